@@ -1,26 +1,21 @@
 """Caching allocator
 
-What it does
-------------
+What it does:
 Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. `expandable_segments` uses segments that
 grow; `max_split_size` splits no block above 256 MiB; `cuda_async` leaves caching to the driver.
 
-Why it helps
-------------
+Why it helps:
 A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and unusable. Segments
 that grow leave fewer gaps, so a larger batch fits.
 
-When it does not
-------------
+When it does not:
 It saves memory, not time. Where shapes repeat, the default reserves little more than it needs. PyTorch reads the
 variable before the first allocation: set it in the environment of the script.
 
-Numerics
-------------
+Numerics:
 exact: the same kernels run on other addresses.
 
-References
-------------
+References:
 PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 

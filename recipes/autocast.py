@@ -1,25 +1,20 @@
 """Automatic mixed precision
 
-What it does
-------------
+What it does:
 Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in float32.
 Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
 
-Why it helps
-------------
+Why it helps:
 Half-precision tensor cores do several times the arithmetic of float32, and activations take half the bytes.
 
-When it does not
-------------
+When it does not:
 Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast units for the type,
 and CPUs without AVX-512 BF16 or AMX, gain nothing.
 
-Numerics
-------------
+Numerics:
 close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
 
-References
-------------
+References:
 PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Train With Mixed Precision.
 """
 

@@ -1,26 +1,21 @@
 """Channels-last memory format
 
-What it does
-------------
+What it does:
 Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes) instead of
 NCHW. Shapes and indexing stay the same; only the strides change.
 
-Why it helps
-------------
+Why it helps:
 Tensor cores and vector units read channels side by side, so no convolution has to transpose its input. The pointwise
 layers between convolutions keep the format.
 
-When it does not
-------------
+When it does not:
 Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts back and forth,
 which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half precision too.
 
-Numerics
-------------
+Numerics:
 close: the library picks other kernels, which sum in another order.
 
-References
-------------
+References:
 PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide.
 """
 
@@ -56,11 +51,8 @@ class ChannelsLast(Recipe):
         return 1.2 if facts.on_cuda and (runs_in_half(facts) or not is_host_bound(facts)) else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:
-        import torch
-
         from advisor.step.optimizer import follow_parameters
 
-        name = "contiguous_format" if value == "contiguous" else str(value)
-        workload.model = workload.model.to(memory_format=getattr(torch, name))
+        self.run_code(workload, value)
         follow_parameters(workload.optimizer)
         workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))

@@ -1,35 +1,30 @@
 """torch.compile
 
-What it does
-------------
+What it does:
 Traces the model and generates fused kernels: Triton on a GPU, C++ on a CPU. `reduce-overhead` also replays them from
 CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product. The model is compiled in place
 (`model.compile()`): it stays the same object, and its state dict keeps its names.
 
-Why it helps
-------------
+Why it helps:
 Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and Python and the
 dispatcher leave the inner loop.
 
-When it does not
-------------
+When it does not:
 The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks (printing, `.item()`) leave
 little to fuse, and a step of large matrix products has few kernels to merge. Compiled code does not see hooks that are
-added later, its gradients have no gradients, and what `forward` draws by Python's `random` is wrong in it. With
-`reduce-overhead` and `max-autotune`, a loop of your own calls `torch.compiler.cudagraph_mark_step_begin()` before each
-step and copies the results that it keeps.
+added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and
+what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results that it keeps.
 
-Numerics
-------------
+Numerics:
 close: fused kernels sum in another order, and dropout draws from another stream.
 
-References
-------------
+References:
 PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse operations.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound
-from advisor.records import Bottleneck, Facts, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Proposal, Value, Values
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
@@ -46,7 +41,8 @@ class Compile(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
-        if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
+        # Nothing tells their graphs where a step of the user's own begins: one model's forward pass in training does.
+        if facts.workload.own_step and (facts.workload.models > 1 or facts.workload.mode is Mode.INFER):
             modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
@@ -55,7 +51,9 @@ class Compile(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        replayed = 1.3 if value in MODES_WITH_GRAPHS and is_host_bound(facts) else 1.0
+        uncaptured = facts.workload.own_step or facts.workload.takes_arguments_only  # its host launches every kernel
+        waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
+        replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
         return autotuned * replayed
 
     def cost(self, value: Value) -> float:

@@ -1,27 +1,21 @@
 """Dynamic shapes in torch.compile
 
-What it does
-------------
+What it does:
 Says what the compiler does with sizes. `auto` compiles for the first sizes, and once more with a size left open when
 that changes. `true` leaves sizes open from the start; `false` compiles for every combination of sizes. Without
 `compile.mode` it compiles in the mode `default`.
 
-Why it helps
-------------
-Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any. `false`
-suits few sizes; `true` starts sooner with many.
+Why it helps:
+Batches of many lengths make `auto` compile at least twice; `true` compiles once.
 
-When it does not
-------------
-Batches of one shape leave nothing to choose. With `false`, more than eight shapes reach the compiler's limit, and the
-rest runs uncompiled. Padding the batches to few lengths is better than either.
+When it does not:
+Batches of one shape leave nothing to choose. Code for one size is faster than code for any: padding the batches to few
+lengths is better. `false` is not tried: from the ninth shape on nothing is compiled.
 
-Numerics
-------------
+Numerics:
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.
 
-References
-------------
+References:
 PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 """
 
@@ -41,4 +35,4 @@ class CompileDynamic(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         same = Skip("every batch that was looked at has the same shapes")
-        return [True, False] if facts.workload.varying_shapes else same
+        return [True] if facts.workload.varying_shapes else same

@@ -1,33 +1,28 @@
 """Compiled optimizer step
 
-What it does
-------------
+What it does:
 Compiles `optimizer.step()`: the update of all parameters becomes few generated kernels. Learning rates and step counts
 go into tensors on the device, so schedules work. A scheduler that assigns plain numbers makes it compile again.
 
-Why it helps
-------------
+Why it helps:
 An update of hundreds of small tensors takes a few kernels that read and write each value once. Classes without a fused
 step gain too.
 
-When it does not
-------------
+When it does not:
 The gain is at most the optimizer's share of the step, which is small in most. Compiling the update of many tensors
 takes tens of seconds. A fused implementation is as fast without compiling.
 
-Numerics
-------------
+Numerics:
 close: the same formula, with intermediate results rounded at other places.
 
-References
-------------
+References:
 PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR scheduler.
 """
 
 from advisor.errors import RefusedError
 from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import CUDA, TRAINING, Components, Recipe, is_compiled
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 _FEWEST_TENSORS = 50
 _NOT_COMPILED = frozenset({"LBFGS", "SparseAdam"})
@@ -55,6 +50,7 @@ class CompileOptimizer(Recipe):
     inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})
+    conflicts = ((True, "optimizer.implementation", "fused", _FUSED), (True, "precision.autocast", "float16", _SCALER))
     excludes = {"step.cuda_graph": "a compiled optimizer may compile again while step.cuda_graph records the step"}
     codes = {True: _CODE, False: "# optimizer.step() is not compiled\n"}
 
@@ -85,10 +81,3 @@ class CompileOptimizer(Recipe):
                     name = type(optimizer).__name__
                     raise RefusedError(f"{name} has its own step(); only those of torch.optim are known to compile")
         super().apply(workload, value)
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value and settings.get("optimizer.implementation") == "fused":
-            return _FUSED
-        if value and settings.get("precision.autocast") == "float16" and "infer.grad" not in settings:
-            return _SCALER
-        return super().conflict(value, settings)

@@ -1,35 +1,30 @@
 """Scope of compilation
 
-What it does
-------------
+What it does:
 `regional` compiles the blocks that the model repeats (the layers of a transformer), each in place; like blocks are
 compiled once. `with_loss` compiles model and loss as one. `pointwise` compiles only functions of pointwise operations,
 such as a formula written out, as `torch.jit.script` did. Alone each compiles in the mode `default`.
 
-Why it helps
-------------
+Why it helps:
 Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes reads and
 writes the largest tensor several times; compiled with the last layer, once or twice.
 
-When it does not
-------------
+When it does not:
 `regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape. `with_loss` gains
 nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone:
 compiling the whole model fuses more.
 
-Numerics
-------------
+Numerics:
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).
 
-References
-------------
+References:
 PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV 2020 tuning guide (JIT).
 """
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.recipe import Components, Recipe, code_of
-from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
 
 # Low enough for both shares that sessions on an H200 measured of a small encoder: less than 0.5 %, and 0.9 %.
 _LEAST_SHARE = 0.001
@@ -57,6 +52,8 @@ class CompileScope(Recipe):
     codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
+        if facts.workload.takes_arguments_only:
+            return Skip("the Trainer compiles the whole model, as compile.mode says")
         # Blocks of many shapes take as long as the whole model: the eight shapes of a ResNet-50's blocks more than 37 s
         # on an H200's host, the model 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes

@@ -1,29 +1,24 @@
 """The control: no change
 
-What it does
-------------
+What it does:
 Nothing. It is measured like every other candidate, in its own process, under your settings.
 
-Why it helps
-------------
+Why it helps:
 Its distance from the baseline is the noise here: a candidate that gains no more has shown nothing.
 
-When it does not
-------------
+When it does not:
 It never makes anything faster. A control far from 1.00x says that the machine is not quiet: another process uses it,
 its clocks move, or steps differ much from batch to batch.
 
-Numerics
-------------
+Numerics:
 exact: the same program runs twice. Kernels that add in no fixed order differ, and random numbers without a seed.
 
-References
-------------
+References:
 Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, ASPLOS 2009.
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Facts, Proposal, Value
+from advisor.records import Facts, Value
 
 
 class Control(Recipe):
@@ -32,9 +27,6 @@ class Control(Recipe):
     keeps_code = True  # it changes nothing
     gain = 1.0  # tests/gpu/RESULTS.md: it changes nothing
     shown = "# the control changes nothing\n"
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return [True]
 
     def why(self, facts: Facts, value: Value) -> str:
         return "It changes nothing; its distance from the baseline is the noise of this machine and workload."

@@ -1,32 +1,27 @@
 """No bias before a norm
 
-What it does
-------------
+What it does:
 A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias. torch.fx finds
 such pairs in the model, or in each part that it can follow. Convolutions before frozen norms keep theirs in training.
 
-Why it helps
-------------
+Why it helps:
 The norm subtracts the mean of each channel, and the bias with it. The bias costs an addition in the forward pass, a sum
 over the whole gradient in the backward pass, and a part of the optimizer's step.
 
-When it does not
-------------
+When it does not:
 Where the library fuses the bias into the convolution, only the backward pass gains. In inference
 `model.fold_batch_norm` removes the norm altogether. Leave the bias where you freeze norms later, or read the
 convolution's result elsewhere, as in a hook or in the other of training and evaluation mode.
 
-Numerics
-------------
+Numerics:
 close: the same outputs and gradients up to rounding. Biases stay in the model, the optimizer and the state dict, as
 zeros that are not trained; running means take off what they were, and what `model.load_state_dict` loads.
 
-References
-------------
+References:
 PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szegedy, Batch Normalization, 2015.
 """
 
-from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.recipe import Recipe, Stage
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
@@ -38,23 +33,13 @@ class ConvBias(Recipe):
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
     codes = {True: "# convolutions keep their biases\n"}
+    calls = (("pairs", "pairs = layers_in_a_row(model)"), ("conv_bias", "remove_conv_biases(model, pairs)"))
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.biased_conv_norm_pairs:
             return [False]
         return Skip("no convolution with a bias was found whose result goes to a batch norm only")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if not value:
-            from advisor.step.conv_bias import remove_conv_biases
-            from advisor.step.pairs import layers_in_a_row
-
-            remove_conv_biases(workload.model, layers_in_a_row(workload.model))
-
-    def code(self, value: Value) -> str:
-        found = code_of("pairs", "pairs = layers_in_a_row(model)")
-        return super().code(value) if value else found + code_of("conv_bias", "remove_conv_biases(model, pairs)")
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

@@ -1,31 +1,26 @@
 """Frozen parameters
 
-What it does
-------------
+What it does:
 The compiler takes the parameters as constants: it folds what depends on them alone (a batch norm into the convolution
 before it), and stores weights in the order in which kernels read them. Without `compile.mode` it compiles in the mode
 `default`. Inference then runs under `no_grad` unless `infer.grad` is set.
 
-Why it helps
-------------
+Why it helps:
 Convolutions and matrix products read packed weights without rearranging them, and folded operations are gone.
 
-When it does not
-------------
+When it does not:
 The weights are copied, so they take memory twice. Parameters that change after the first call have no effect; loading a
 state dict compiles everything again.
 
-Numerics
-------------
+Numerics:
 close: folded constants are rounded once where the original rounds at every step.
 
-References
-------------
+References:
 PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tutorials on Inductor's CPU backend.
 """
 
 from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
-from advisor.records import Bottleneck, Facts, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal
 
 _CODE = """\
 import torch._inductor.config
@@ -44,15 +39,12 @@ class CpuFreeze(Recipe):
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
     gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part
+    conflicts = (
+        (True, "infer.grad", "grad", "parameters can be frozen only where no gradient is recorded: use no_grad"),
+        (True, "compile.scope", "regional", "with frozen parameters no two blocks have the same code to compile once"),
+    )
     codes = {True: _CODE, False: "# parameters stay parameters\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         nothing = "the step computes no convolution or linear layer whose weights could be packed"
         return unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=nothing) or [True]
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value and settings.get("infer.grad") == "grad":
-            return "parameters can be frozen only where no gradient is recorded; set infer.grad to no_grad"
-        if value and settings.get("compile.scope") == "regional":
-            return "with frozen parameters no two blocks have the same code, so compile.scope regional saves nothing"
-        return None

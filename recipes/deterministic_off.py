@@ -1,26 +1,21 @@
 """Deterministic algorithms off
 
-What it does
-------------
+What it does:
 Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` where the program has them
 on. `CUBLAS_WORKSPACE_CONFIG` stays: CUDA reads it once, at its start.
 
-Why it helps
-------------
+Why it helps:
 Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels; scatter and index operations, interpolation
 and the backward passes of convolutions pay the most. New tensors are also filled before they are used.
 
-When it does not
-------------
+When it does not:
 Models of matrix products and pointwise operations use deterministic kernels anyway. Keep determinism on while you look
 for a difference between two runs.
 
-Numerics
-------------
+Numerics:
 close: sums are added up in another order, which can differ from run to run.
 
-References
-------------
+References:
 PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
 

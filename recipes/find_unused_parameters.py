@@ -1,23 +1,18 @@
 """Looking for unused parameters
 
-What it does
-------------
+What it does:
 With `true`, DistributedDataParallel walks through the graph of every step to find parameters that get no gradient.
 
-Why it helps
-------------
+Why it helps:
 Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
 
-When it does not
-------------
+When it does not:
 A model with parameters that get no gradient in some step needs it: without it the next step fails and names them.
 
-Numerics
-------------
+Numerics:
 exact: the same gradients reach the optimizer.
 
-References
-------------
+References:
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 

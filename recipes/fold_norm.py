@@ -1,33 +1,28 @@
 """Batch norms folded
 
-What it does
-------------
+What it does:
 Multiplies each batch norm of inference into the weights of the convolution or linear layer before it
 (`torch.nn.utils.fusion`), and puts an Identity in its place. torch.fx finds the pairs, in the whole model or in each
 part that it can follow: the layer's result must go to the norm only. The model keeps its class.
 
-Why it helps
-------------
+Why it helps:
 In evaluation a batch norm is a fixed scale and shift for each channel. Each fold saves a pass over the activations, and
 on CUDA a kernel launch where the layer has a bias already.
 
-When it does not
-------------
+When it does not:
 On CUDA PyTorch adds a convolution's bias in its own kernel: it takes the place of the norm's where the convolution had
 none. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and grouped transposed
 convolutions stay. Fold a copy of the model when you go on training.
 
-Numerics
-------------
+Numerics:
 close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 
-References
-------------
+References:
 PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
 """
 
-from advisor.recipe import INFERENCE, Components, Recipe, Stage, code_of
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.recipe import INFERENCE, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class FoldNorm(Recipe):
@@ -38,28 +33,14 @@ class FoldNorm(Recipe):
     stage = Stage.MODEL
     order = -10  # while the weights still have their precision
     codes = {False: "# batch norms stay as they are\n"}
+    calls = (("pairs", "pairs = layers_in_a_row(model)"), ("fold_norm", "fold_batch_norms(model, pairs)"))
+    conflicts = ((True, "model.conv_bias_before_norm", False, "folding a norm gives its convolution a bias again"),)
     gain = 1.1  # tests/gpu/RESULTS.md: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.conv_norm_pairs:
             return [True]
         return Skip("no convolution or linear layer was found whose result goes to a batch norm only")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if value:
-            from advisor.step.fold_norm import fold_batch_norms
-            from advisor.step.pairs import layers_in_a_row
-
-            fold_batch_norms(workload.model, layers_in_a_row(workload.model))
-
-    def code(self, value: Value) -> str:
-        found = code_of("pairs", "pairs = layers_in_a_row(model)")
-        return found + code_of("fold_norm", "fold_batch_norms(model, pairs)") if value else super().code(value)
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value and settings.get("model.conv_bias_before_norm") is False:
-            return "folding a norm gives its convolution a bias again, so removing that first gains nothing"
-        return None
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.conv_norm_pairs

@@ -1,27 +1,22 @@
 """Transforms on the GPU
 
-What it does
-------------
+What it does:
 Takes the last transforms out of a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and runs them on
 whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
 
-Why it helps
-------------
+Why it helps:
 Workers do less. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned memory and in the copy.
 The GPU converts and normalises a batch in one pass over its memory.
 
-When it does not
-------------
+When it does not:
 Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a whole batch they
 would change every sample alike. A step that does not wait for its data gains nothing. Transforms in the dataset's own
 code, not in an attribute `transform`, cannot be moved; do not move one that also runs on a second image of a sample.
 
-Numerics
-------------
+Numerics:
 close: the same formulas, rounded by another device.
 
-References
-------------
+References:
 torchvision documentation, Transforming images, videos, boxes and more, Performance considerations.
 """
 
@@ -50,6 +45,7 @@ class GpuTransforms(LoaderRecipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     usual = frozenset({True})
+    codes = {True: _CODE, False: "# the dataset runs its transforms, sample by sample\n"}
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -74,9 +70,6 @@ class GpuTransforms(LoaderRecipe):
                 raise RefusedError(_NONE)
             workload.data = rebuild(workload.data, dataset=dataset)
             workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
-
-    def code(self, value: Value) -> str:
-        return _CODE if value else "# the dataset runs its transforms, sample by sample\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         loader = facts.workload.loader

@@ -1,26 +1,21 @@
 """Gradients of several batches in one update
 
-What it does
-------------
+What it does:
 Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before one update and one clearing of the
 gradients. Speed is still counted in samples per second.
 
-Why it helps
-------------
+Why it helps:
 Several batches share one update and one clearing. It trains like a larger batch that would not fit into memory.
 
-When it does not
-------------
+When it does not:
 The optimizer is a small share of most steps. The memory does not shrink, and a larger batch that fits is faster. There
 are fewer updates: tune learning rate, warm-up and weight decay as for a larger batch. Batch norm still sees the small
 batches. The step clears the gradients itself: a loop that calls `zero_grad()` as well loses them.
 
-Numerics
-------------
+Numerics:
 changed: each update is made from several batches, and there are fewer of them.
 
-References
-------------
+References:
 Hugging Face, Efficient training on a single GPU, gradient accumulation. Goyal et al., Large Minibatch SGD, 2017.
 """
 

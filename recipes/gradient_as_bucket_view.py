@@ -1,24 +1,19 @@
 """Gradients as views of the buckets
 
-What it does
-------------
+What it does:
 Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, instead of a copy of it.
 
-Why it helps
-------------
+Why it helps:
 It saves one copy of all gradients per step, and as much memory as the gradients take.
 
-When it does not
-------------
+When it does not:
 The copy is a small share of a step that computes much. A gradient may not be detached in place; clear the gradients
 through `optimizer.zero_grad()`.
 
-Numerics
-------------
+Numerics:
 exact: the same gradients reach the optimizer.
 
-References
-------------
+References:
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 

@@ -1,28 +1,23 @@
 """Integer weights
 
-What it does
-------------
+What it does:
 Stores the weights of linear layers as integers, with torchao's `quantize_`. `int8wo` keeps 8-bit weights and computes
 in the model's type; `int8dq` also rounds each row of the input to 8 bits and multiplies integers; `int4wo` keeps 4-bit
 weights in groups of 128 that share a scale.
 
-Why it helps
-------------
+Why it helps:
 Where few rows meet large layers, as in generating text, reading the weights is most of the work: a quarter or an eighth
 of the bytes takes that much less time. `int8dq` uses integer tensor cores, twice as fast as bfloat16, on large batches.
 
-When it does not
-------------
+When it does not:
 Without torch.compile an operation of its own expands the weights before each product, which costs more than it saves.
 With many rows per layer weight-only values slow the products down. Convolutions and embeddings stay as they are.
 `int4wo` needs bfloat16 parameters and a GPU of compute capability 8.0.
 
-Numerics
-------------
+Numerics:
 changed: weights are rounded to 256 or 16 levels. Measure the accuracy of your task before you serve it.
 
-References
-------------
+References:
 torchao documentation, torchao.quantization. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 

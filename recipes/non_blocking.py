@@ -1,25 +1,20 @@
 """Copies that do not block the host
 
-What it does
-------------
+What it does:
 Copies batches to the GPU with `non_blocking=True`, for a loader that pins its memory already.
 
-Why it helps
-------------
+Why it helps:
 The host goes on launching kernels and fetching the next batch during the copy. A blocking copy makes it wait for the
 copy and for every kernel launched before it.
 
-When it does not
-------------
+When it does not:
 From memory that is not pinned, the copy blocks anyway: pin_memory sets both together. A step that is bound by the GPU
 gains little, as the host has time to wait.
 
-Numerics
-------------
+Numerics:
 exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
 
-References
-------------
+References:
 PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 

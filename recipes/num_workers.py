@@ -1,34 +1,29 @@
 """DataLoader workers
 
-What it does
-------------
+What it does:
 Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew in each epoch.
 With 0, the training process does that work itself, between the steps.
 
-Why it helps
-------------
+Why it helps:
 Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for input.
 
-When it does not
-------------
+When it does not:
 The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
 seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
 slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
 iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
 
-Numerics
-------------
+Numerics:
 exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
 documents. Several workers reorder an iterable dataset.
 
-References
-------------
+References:
 PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
 """
 
 import math
 
-from advisor.recipe import Components, WholeNumbers, gain_from
+from advisor.recipe import WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
@@ -88,12 +83,6 @@ class NumWorkers(LoaderRecipe):
         wait = facts.profile.share(Phase.DATA_WAIT)
         loading = present / workers if present else wait / workers
         return gain_from(1 - max(1 - wait, loading))
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader:
-            workload.data = rebuild(workload.data, **self.options(value))
 
 
 def _ladder(most: int) -> list[Value]:

@@ -1,29 +1,24 @@
 """Data kept on the device
 
-What it does
-------------
+What it does:
 Keeps a dataset in memory on the device and reads a batch at once: a `TensorDataset`, and torchvision's with images as
 bytes (MNIST, CIFAR, SVHN and their kin), also in a `Subset`. Images are transformed as a batch: `ToTensor`,
 `Normalize`, `ToDtype`, `CenterCrop`, `Pad`, and with a draw for each sample `RandomCrop` and flips. The loader has no
 workers then. A dataset of more than a tenth of the GPU's memory stays on the host.
 
-Why it helps
-------------
+Why it helps:
 Reading small samples one by one takes longer than a step on them: 128 images take some 20 ms of a core, through PIL. As
 a batch they take a fraction of it, on a GPU hardly any, and nothing is copied.
 
-When it does not
-------------
+When it does not:
 Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are still read one by one.
 For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Data that you change later are not
 seen.
 
-Numerics
-------------
+Numerics:
 exact: the same samples in the same order, with the draws of a loader without workers.
 
-References
-------------
+References:
 PyTorch documentation, torch.utils.data, Dataset, `__getitems__`. torchvision documentation, Transforming images, v2.
 """
 
@@ -31,7 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import Components, code_of, gain_from
+from advisor.recipe import Components, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
@@ -51,6 +46,8 @@ class OnDevice(LoaderRecipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
     imported = "from advisor.loading.on_device import collated, kept_on_device"
+    module = "loading.on_device"
+    codes = {False: "# the dataset is read sample by sample\n"}
     order = -1  # it looks at the dataset as its owner made it
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -82,8 +79,3 @@ class OnDevice(LoaderRecipe):
             dataset = kept_on_device(workload.data.dataset, workload.plan.device)
             options = {**self.options(value), "dataset": dataset, "collate_fn": collated}
             workload.data = rebuild(workload.data, **options)
-
-    def code(self, value: Value) -> str:
-        if not value:
-            return "# the dataset is read sample by sample\n"
-        return code_of("loading.on_device", super().code(value))

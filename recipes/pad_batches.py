@@ -1,29 +1,24 @@
 """Batches padded to few lengths
 
-What it does
-------------
+What it does:
 Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function: token ids,
 masks and labels alike, each with the value that fills its tails already. Compiled code is made for each length, and a
 CUDA graph is captured for each.
 
-Why it helps
-------------
+Why it helps:
 Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code for any
 length, or code for each, and a graph fits one length only. A few per cent more padding leaves four lengths or so.
 
-When it does not
-------------
+When it does not:
 A model that does not mask its padding computes something else: that is looked at first, but not in a step of your own.
 What fills the tails is learnt from samples all over the dataset, which is read by number for that. Batches with another
 tensor of their length that is not padded, such as positions, stay as they are. So do masks of pairs of positions, and
 batches whose first size is the length. The first batch of each length compiles.
 
-Numerics
-------------
+Numerics:
 close: masked positions add nothing, and sums over more of them are rounded in another order.
 
-References
-------------
+References:
 PyTorch documentation, torch.compile, Dynamic shapes. Hugging Face, DataCollatorWithPadding: pad_to_multiple_of.
 """
 
@@ -32,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, WholeNumbers, code_of
+from advisor.recipe import CUDA, Components, WholeNumbers
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
@@ -48,6 +43,8 @@ class PadBatches(LoaderRecipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
     keeps_code = False  # it is made for other shapes
+    module = "loading.lengths"
+    codes = {1: "# batches are as long as their longest sample\n"}
     gain = 1.3  # tests/gpu/RESULTS.md: 2.5x in the stack of a classifier of texts
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
@@ -81,11 +78,6 @@ class PadBatches(LoaderRecipe):
                 raise RefusedError("samples from all over the dataset do not show what fills their tails")
             workload.data = rebuild(workload.data, collate_fn=collate)
             workload.plan = replace(workload.plan, few_shapes=True)
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return "# batches are as long as their longest sample\n"
-        return code_of("loading.lengths", super().code(value))
 
 
 def _usual(loader: LoaderFacts) -> int:

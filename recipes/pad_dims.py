@@ -1,32 +1,27 @@
 """Outputs padded
 
-What it does
-------------
+What it does:
 Has each linear layer whose number of outputs is off the multiple (8, or 64) compute outputs up to the next, and return
 a view of the usual ones: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. Layers that
 would grow by more than an eighth stay.
 
-Why it helps
-------------
+Why it helps:
 Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to slower
 kernels, or copies first. It matters in half precision and TF32.
 
-When it does not
-------------
+When it does not:
 In float32 without TF32 no tensor core is used. Each call copies the weight, with rows of zeros added, which a large
 batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a small layer
 that can cost more than it gains.
 
-Numerics
-------------
+Numerics:
 close: the rows of zeros are no part of the parameters, the optimizer or the state dict; other kernels round elsewhere.
 
-References
-------------
+References:
 NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, code_of, lacks_units, runs_in_half
+from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
@@ -38,6 +33,7 @@ class PadDims(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     stage = Stage.MODEL
     codes = {1: "# linear layers keep their sizes\n"}
+    calls = (("padding", "pad_outputs(model, {value})"),)
     excludes = {
         "precision.quantize": "quantized layers have their own kernels, which take no padding",
         "precision.float8": "float8 layers replace the padded ones",
@@ -53,15 +49,6 @@ class PadDims(Recipe):
         # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. Tensor cores only.
         fast = runs_in_half(facts) or facts.current("precision.float32_matmul", "highest") != "highest"
         return 1.06 if fast else 1.0
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.padding import pad_outputs
-
-        pad_outputs(workload.model, int(value))
-
-    def code(self, value: Value) -> str:
-        padded = value != self.default
-        return code_of("padding", f"pad_outputs(model, {value})") if padded else super().code(value)
 
     def why(self, facts: Facts, value: Value) -> str:
         found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}

@@ -1,28 +1,23 @@
 """Several GPUs
 
-What it does
-------------
+What it does:
 Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
 `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays the
 same.
 
-Why it helps
-------------
+Why it helps:
 Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
 room where the model, its gradients and the optimizer state do not fit into one GPU.
 
-When it does not
-------------
+When it does not:
 A small step is over before its gradients have arrived, and a small batch leaves each GPU too little to do.
 `fully_shard` sends more than `ddp`, and gains nothing where everything fits easily. `torch.nn.DataParallel` is not
 tried: it was slower than one GPU with every model.
 
-Numerics
-------------
+Numerics:
 exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
 
-References
-------------
+References:
 PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
@@ -59,6 +54,15 @@ fully_shard(model)
     numerics = Numerics.CLOSE
     inside_step = True
     saves_memory = True
+    conflicts = tuple(
+        ("fully_shard", key, value, reason)
+        for key, value, reason in (
+            ("precision.autocast", "float16", "the gradient scaler of float16 does not see the other ranks' shards"),
+            ("model.memory_format", "channels_last", "fully_shard takes no parameters in channels-last format"),
+            ("compile.optimizer", True, "a compiled optimizer step does not take sharded parameters"),
+            ("compile.scope", "with_loss", "fully_shard gathers parameters in hooks between model and loss"),
+        )
+    )
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.gpus == 1:
@@ -69,7 +73,7 @@ fully_shard(model)
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == "fully_shard" and (reason := _conflict_of_shards(settings)):
+        if reason := super().conflict(value, settings):
             return reason
         if value == self.default or not settings.get("step.cuda_graph"):
             return None
@@ -78,16 +82,3 @@ fully_shard(model)
         if settings.get("parallel.find_unused_parameters"):
             return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
         return None
-
-
-def _conflict_of_shards(settings: Values) -> str | None:
-    """The reason why ``fully_shard`` does not go with settings."""
-    if settings.get("precision.autocast") == "float16":
-        return "the gradient scaler of float16 does not see the other ranks' shards; bfloat16 needs none"
-    if settings.get("model.memory_format") == "channels_last":
-        return "fully_shard takes no parameters in channels-last format"
-    if settings.get("compile.optimizer"):
-        return "a compiled optimizer step does not take the sharded parameters of fully_shard"
-    if settings.get("compile.scope") == "with_loss":
-        return "fully_shard gathers parameters in hooks between model and loss, so they cannot be compiled as one"
-    return None

@@ -1,31 +1,26 @@
 """Pinned host memory
 
-What it does
-------------
+What it does:
 Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with `non_blocking=True`.
 
-Why it helps
-------------
+Why it helps:
 The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels. A batch in ordinary
 memory is first copied into a page-locked buffer, and the host waits.
 
-When it does not
-------------
+When it does not:
 Small batches copy in microseconds either way. A thread copies every batch once more to pin it, and page-locked memory
 cannot be swapped out. A batch of a class of your own is pinned only if it has a method `pin_memory`.
 
-Numerics
-------------
+Numerics:
 exact: the same bytes arrive.
 
-References
-------------
+References:
 PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Components, gain_from
+from advisor.recipe import CUDA, gain_from
 from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Value, Values
+from advisor.records import Bottleneck, Facts, Phase, Value, Values
 
 
 class PinMemory(LoaderRecipe):
@@ -36,20 +31,10 @@ class PinMemory(LoaderRecipe):
     usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        return [True]
-
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from
         # pinned memory take less than half as long and do not stop the host.
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader:
-            workload.data = rebuild(workload.data, **self.options(value))
-            super().apply(workload, value)
 
     def implies(self, value: Value) -> Values:
         return {"data.non_blocking": bool(value)}

@@ -1,30 +1,25 @@
 """Batches prepared ahead by each worker
 
-What it does
-------------
+What it does:
 Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
 
-Why it helps
-------------
+Why it helps:
 Where some batches take much longer to prepare than others, a longer queue bridges the slow ones.
 
-When it does not
-------------
+When it does not:
 Workers that are too slow on average stay too slow: more workers help. Each batch in the queue takes host memory, pinned
 memory too when the loader pins. Without workers there is no queue.
 
-Numerics
-------------
+Numerics:
 exact: the same batches in the same order.
 
-References
-------------
+References:
 PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import Components, WholeNumbers
+from advisor.recipe import WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Proposal, Value
+from advisor.records import Facts, LoaderFacts, Proposal
 
 
 class Prefetch(WorkerRecipe):
@@ -35,11 +30,5 @@ class Prefetch(WorkerRecipe):
     without_workers = "only workers prepare batches ahead, and the loader has none: num_workers tries some first"
     gains = {4: 1.05, 8: 1.06}  # tests/gpu/RESULTS.md: 1.35x and 1.38x for batches in bursts, 0.96x to 0.99x elsewhere
 
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         return [4, 8]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-
-        if workload.has_loader and workload.data.num_workers:
-            workload.data = rebuild(workload.data, **self.options(value))

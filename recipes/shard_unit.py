@@ -1,24 +1,19 @@
 """Parts of the model that are sharded by themselves
 
-What it does
-------------
+What it does:
 With `blocks`, fully_shard gathers the parameters of one repeated block of the model at a time. With `model` it gathers
 all parameters at once, before the forward pass.
 
-Why it helps
-------------
+Why it helps:
 `model` sends one large message in place of many small ones, whose latency counts where blocks are small.
 
-When it does not
-------------
+When it does not:
 All parameters are whole in memory at once, and nothing is computed while they are gathered.
 
-Numerics
-------------
+Numerics:
 exact: the same gradients reach the optimizer.
 
-References
-------------
+References:
 PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 

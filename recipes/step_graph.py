@@ -1,16 +1,13 @@
 """Whole step in a CUDA graph
 
-What it does
-------------
+What it does:
 Records the kernels of a whole step once (forward, backward and optimizer when training) and replays them with a single
 launch. Each batch is copied into the tensors that the recording reads; each form of batch has its own recording.
 
-Why it helps
-------------
+Why it helps:
 A step of many small kernels is bound by the host that launches them; a replay costs one launch, whatever their number.
 
-When it does not
-------------
+When it does not:
 Long kernels hide their launches and gain nothing, and the graph keeps its own memory. The step must not make the host
 wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error names
 the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes, frozen
@@ -19,19 +16,17 @@ and in the attributes of what is found there. A change there records anew. After
 `step.recapture()`. Under float16 the update stays outside the recording, as with optimizers that count on the host.
 Where only the loss makes the host wait, `around_loss` records the model's two passes and runs the loss between them.
 
-Numerics
-------------
+Numerics:
 exact in inference. close in training: exact with SGD, but Adam and AdamW keep their step count and learning rate on the
 device, where the bias corrections are rounded in float32.
 
-References
-------------
+References:
 PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating PyTorch with CUDA Graphs.
 """
 
 from advisor.recipe import CUDA, Recipe
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
 _MOST_GAINED = 8.0
@@ -62,11 +57,18 @@ class StepGraph(Recipe):
     usual = frozenset({True})
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
+    conflicts = (
+        (AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step that is compiled without its loss"),
+    )
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:
         if problem := facts.workload.capture_problem:
             return Skip(problem)
+        if facts.workload.takes_arguments_only:
+            return Skip(
+                "the Trainer runs the steps itself; compile.mode reduce-overhead has CUDA graphs of its own there"
+            )
         optimizer = facts.workload.optimizer
         counts_no_steps = optimizer is not None and optimizer.builtin and optimizer.name == "SGD"
         if facts.workload.own_step and optimizer is not None and not (optimizer.capturable or counts_no_steps):
@@ -80,8 +82,3 @@ class StepGraph(Recipe):
             return 1.3
         share /= facts.gpus  # each computes a part of the batch, and its host launches as many kernels as before
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value == AROUND_LOSS and settings.get("compile.scope") == "with_loss":
-            return "compile.scope with_loss compiles the loss into what step.cuda_graph: around_loss records without it"
-        return None

@@ -1,32 +1,27 @@
 """No cache of keys and values in training
 
-What it does
-------------
+What it does:
 Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the keys and
 values of all layers for the next call, which training never reads. `generate` has its own setting and keeps them.
 
-Why it helps
-------------
+Why it helps:
 Nothing is stored that nobody reads. It matters most for a compiler: the cache is longer by one entry at each layer, so
 layers that are otherwise alike are compiled one by one.
 
-When it does not
-------------
+When it does not:
 A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that reads
 `past_key_values` in training, as over segments of a long text, needs the cache. Hugging Face's Trainer switches it off
 by itself. `save_pretrained` writes the change; `generate` keeps its cache after loading too.
 
-Numerics
-------------
+Numerics:
 exact: the same products in the same order.
 
-References
-------------
+References:
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class TrainingCache(Recipe):
@@ -38,17 +33,9 @@ class TrainingCache(Recipe):
     gain = 1.01
     usual = frozenset({False})
     codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
+    calls = (("training_cache", "keep_no_cache(model)"),)
 
     def candidates(self, facts: Facts) -> Proposal:
         if self.key not in facts.workload.current:
             return Skip("no part of the model is a Hugging Face decoder, which keeps keys and values in training")
         return [False] if facts.current(self.key, True) else Skip("the model keeps no keys and values already")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        if not value:
-            from advisor.step.training_cache import keep_no_cache
-
-            keep_no_cache(workload.model)
-
-    def code(self, value: Value) -> str:
-        return super().code(value) if value else code_of("training_cache", "keep_no_cache(model)")

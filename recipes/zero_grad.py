@@ -1,32 +1,27 @@
 """Clearing of gradients
 
-What it does
-------------
+What it does:
 Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, which drops them (the default);
 `set_to_none=False`, which fills them with zeros; and `param.grad = None` by hand for each parameter.
 
-Why it helps
-------------
+Why it helps:
 Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros. Zeros
 cost one write and one extra read of every gradient.
 
-When it does not
-------------
+When it does not:
 PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. Against a long step, even
 filling with zeros can be too small to measure.
 
-Numerics
-------------
+Numerics:
 exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the optimizer
 passes over it when dropped; when zeroed, weight decay and momentum still move it.
 
-References
-------------
+References:
 PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 guide.
 """
 
 from advisor.recipe import TRAINING, Recipe
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.records import Bottleneck
 
 
 class ZeroGrad(Recipe):
@@ -44,6 +39,3 @@ class ZeroGrad(Recipe):
     saves_memory = True
     habit = True
     gains = {"zeros": 0.97, "manual": 1.0}  # tests/gpu/RESULTS.md: zeros 0.98x, by hand 1.00x
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return ["zeros", "manual"]

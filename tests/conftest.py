@@ -44,7 +44,6 @@ FORKING = (
     "test_data_draws.py",
     "test_recipes_data.py",
     "test_recipes_kept_promises.py",
-    "test_recipes_workers.py",
     "test_integrations.py",
 )
 FIRST = (*LONG, *FORKING)

@@ -54,7 +54,7 @@ class FakeTrials:
         return ""
 
     def forget_build(self):
-        pass
+        return True
 
     def end_beside(self):
         pass
@@ -85,7 +85,7 @@ class FakeTrials:
 
 def found_by(spec) -> RanksFound:
     """The findings of a trial over ranks that divide a batch of 32."""
-    batch = 32 * spec.world.ranks if spec.world.weak else 32
+    batch = spec.settings.get("data.batch_size", 32)
     return RanksFound(batch, batch // spec.world.ranks, (0,) * spec.world.ranks)
 
 

@@ -10,17 +10,18 @@ from types import SimpleNamespace
 from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.plan import Plan
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
-from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Candidate, Cause, Facts, Numerics, Outcome, TargetSpec, TrialResult
+from advisor.records import Block, Candidate, Cause, Facts, Numerics, Outcome, TargetSpec, TrialResult, Value
 
 CATALOG = load_catalog()
 MIB = 2**20
@@ -106,7 +107,7 @@ class MadeUpTrials:
         self.compiled.add(CATALOG.compiled_code(move.settings))
         match move.kind:
             case Kind.CONTROL:
-                return Evidence(control=result_at(1.0))
+                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0)),))
             case Kind.PROFILE:
                 return Evidence(runs=((BASELINE, result_at(1.0)),), facts=known.plan.facts)
             case Kind.REFERENCE:
@@ -155,7 +156,21 @@ def known_of(
     )
     consent = Consent(CATALOG, facts.workload.mode, allow)
     judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)
-    return Known.begin(Plan.of(CATALOG, request, facts, consent, hints=hints), judge)
+    return Known.begin(Plan(CATALOG, request, facts, consent, hints=hints or {}).with_facts(facts), judge)
+
+
+def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, **options: object) -> Known:
+    """What is known after these runs, as pairs of settings and results; the search works on ``stack``."""
+    known = known_of(**options)
+    for settings, result in runs:
+        known = replace(known, judge=known.judge.with_run(settings, result))
+    return replace(known, stack=Settings(stack))
+
+
+def decided(known: Known, values: dict[str, Value] | None = None, **decisions: str) -> Known:
+    """The same under these decisions, of which some are on one value."""
+    by_recipe = {recipe: Decision(decision) for recipe, decision in decisions.items()}
+    return known.with_consent(replace(known.plan.consent, decisions=by_recipe, values=values or {}))
 
 
 def found_by(

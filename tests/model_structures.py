@@ -137,11 +137,6 @@ class DataDependent(Pair):
         return self.norm(y) if x.sum() > 0 else y
 
 
-def proposed(recipe_id, facts):
-    proposals = CATALOG.propose(facts, only=[recipe_id])
-    return [candidate.value for candidate in proposals.candidates] or proposals.skipped[recipe_id]
-
-
 def inspected(model, images, mode=Mode.TRAIN):
     model.train(mode is Mode.TRAIN)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None

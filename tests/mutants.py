@@ -57,9 +57,7 @@ PARTS = {
         ("experiment/measuring/budget.py",),
         ("budget", "hints", *SESSIONS, "guards", "landscapes", "compile_time", "repeats", "disturbed_trials"),
     ),
-    "stats": Part(
-        ("figures/stats.py", "figures/samples.py"), ("stats", "samples", "comparison", "judge", "measurement")
-    ),
+    "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement")),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),
     "config patch": Part(
         ("export/config_patch.py", "export/configs/names.py", "export/configs/yaml_document.py"),

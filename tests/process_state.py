@@ -11,7 +11,6 @@ import torch
 from torch._functorch import config as functorch_config
 
 VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "OMP_", "KMP_", "MKL_", "PYTORCH_", "TORCH")
-SDPA_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def process_state() -> dict[str, Any]:
@@ -26,7 +25,6 @@ def process_state() -> dict[str, Any]:
         "bf16_reduction": matmul.allow_bf16_reduced_precision_reduction,
         "fp16_reduction": matmul.allow_fp16_reduced_precision_reduction,
         "cudnn": [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32],
-        "attention": [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in SDPA_KERNELS],
         "deterministic": [
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -38,7 +36,6 @@ def process_state() -> dict[str, Any]:
         "default_device": str(torch.get_default_device()),
         "flushes_denormals": (torch.full((1,), 1e-30) * 1e-10).item() == 0,
         "memory_budget": functorch_config.activation_memory_budget,
-        "autograd_cache": functorch_config.enable_autograd_cache,
         "freezing": inductor.freezing if inductor else False,
         "recompile_limit": dynamo.recompile_limit if dynamo else None,
         "collector": [gc.isenabled(), *gc.get_threshold()],
@@ -62,15 +59,12 @@ def state_put_back() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = before["fp16_reduction"]
         cudnn = torch.backends.cudnn
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = before["cudnn"]
-        for name, permitted in zip(SDPA_KERNELS, before["attention"], strict=True):
-            getattr(torch.backends.cuda, f"enable_{name}_sdp")(permitted)
         torch.use_deterministic_algorithms(before["deterministic"][0], warn_only=before["deterministic"][1])
         torch.autograd.set_detect_anomaly(before["grad"][2])
         if torch._C._autograd._profiler_enabled():
             torch._C._autograd._disable_profiler()
         torch.set_flush_denormal(before["flushes_denormals"])
         functorch_config.activation_memory_budget = before["memory_budget"]
-        functorch_config.enable_autograd_cache = before["autograd_cache"]
         with suppress(KeyError):
             sys.modules["torch._inductor.config"].freezing = before["freezing"]
         if before["recompile_limit"]:

@@ -7,7 +7,8 @@ before you commit it.
 import sys
 from pathlib import Path
 
-from advisor.export.config_patch import Patch, Wanted, diff, patched
+from advisor.export.config_patch import Patch, diff, patched
+from advisor.export.configs.words import Wanted
 from advisor.records import Mode
 
 DATA = Path(__file__).parent / "data"
@@ -18,13 +19,14 @@ TUNED = {
     "compile.mode": "max-autotune",
     "optimizer.implementation": "fused",
     "data.num_workers": 4,
+    "data.persistent_workers": True,
     "data.pin_memory": True,
+    "data.non_blocking": True,
     "step.cuda_graph": True,
     "model.memory_format": "channels_last",
     "step.accumulate": 2,
 }
 CURRENT = {"precision.autocast": "none", "compile.mode": "none"}
-IMPLIED = {"data.num_workers": {"data.persistent_workers": True}, "data.pin_memory": {"data.non_blocking": True}}
 ALONG = {"data.prefetch_factor": 2}
 
 
@@ -35,7 +37,7 @@ def text_of(name: str) -> str:
 
 def patch_of(name: str, settings=TUNED, *, on_cpu: bool = False, gpus: int = 1, **options) -> Patch:
     """A config patched as a session would."""
-    wanted = Wanted(settings, CURRENT, {}, IMPLIED, ALONG, Mode.TRAIN, on_cpu, gpus)
+    wanted = Wanted(settings, CURRENT, {}, ALONG, Mode.TRAIN, on_cpu, gpus)
     return patched(text_of(name), wanted, name=name, **options)
 
 

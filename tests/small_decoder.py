@@ -4,7 +4,6 @@ import pytest
 import torch
 from exported_module import module_of
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
@@ -20,23 +19,18 @@ CPU = torch.device("cpu")
 class Decoder(nn.Module):
     """Attention, normalization and a product: a transformer's block in small."""
 
-    def __init__(self, *, checkpointed=False):
+    def __init__(self):
         super().__init__()
         self.qkv = nn.Linear(32, 96)
         self.norm = nn.LayerNorm(32)
         self.head = nn.Linear(32, 4)
-        self.checkpointed = checkpointed
 
     def forward(self, inputs):
-        attended = checkpoint(self.attend, inputs, use_reentrant=False) if self.checkpointed else self.attend(inputs)
-        return self.head(self.norm(attended).mean(1))
-
-    def attend(self, inputs):
         queries, keys, values = (
             part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(inputs).chunk(3, dim=-1)
         )
         attended = nn.functional.scaled_dot_product_attention(queries, keys, values)
-        return inputs + attended.transpose(1, 2).flatten(2)
+        return self.head(self.norm(inputs + attended.transpose(1, 2).flatten(2)).mean(1))
 
 
 def parts(mode=Mode.TRAIN, model=None):

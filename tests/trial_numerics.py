@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planted import plant_numerics
 
-from advisor.judging.judge import Judge
+from advisor.judging.judge import CONTROL_SETTINGS, Judge
 from advisor.judging.numerics import own_rounding
 from advisor.judging.records import trial_record
 from advisor.recipe.catalog import load_catalog
@@ -48,7 +48,7 @@ class NumericsBench:
             reference=self.reference if self.reference.probed else None,
             own_rounding=rounding,
         )
-        self.judge = judge.with_control(self.trial({}, stream_seed=1))
+        self.judge = judge.with_run(CONTROL_SETTINGS, self.trial({}, stream_seed=1))
 
     def trial(self, settings: Mapping[str, Value], **options: object) -> TrialResult:
         """Run a trial that measures next to nothing."""

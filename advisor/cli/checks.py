@@ -4,9 +4,9 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from advisor.cli.parser import given
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.export.files import check_replaceable
@@ -16,22 +16,20 @@ from advisor.files.paths import is_folder
 from advisor.records import TargetSpec, Value, text_of
 
 
-def check_recipes(
-    folders: Sequence[str],
-    key_map: Mapping[str, str],
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    accept: Sequence[tuple[str, Value | None]] = (),
-) -> None:
+def check_recipes(options: argparse.Namespace) -> None:
     """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
-    if not (only or skip or key_map or accept):
+    lists = vars(options).get  # a command has some of these
+    accept: list[tuple[str, Value | None]] = lists("accept") or []
+    named_by = {"--only": lists("only"), "--skip": lists("skip"), "--accept": [name for name, _ in accept]}
+    keys = [key for key, _ in options.key_map or ()]
+    if not (any(named_by.values()) or keys):
         return
     from advisor.recipe.catalog import load_catalog
 
-    catalog, found = load_catalog(folders), dict[str, list[str]]()
-    for option, names in (("--only", only), ("--skip", skip), ("--accept", [name for name, _ in accept])):
+    catalog, found = load_catalog(options.recipe_folders or ()), dict[str, list[str]]()
+    for option, names in named_by.items():
         with named(option):
-            found[option] = [catalog[name].id for name in names]
+            found[option] = [catalog[name].id for name in names or ()]
     for name, value in accept:
         if value is not None and not catalog[name].accepts(value):
             known = ", ".join(text_of(each) for each in catalog[name].examples)
@@ -40,30 +38,17 @@ def check_recipes(
         if both := [name for name in found[option] if name in found["--skip"]]:
             raise UsageError(f"{option} and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
     with named("--map"):
-        for key in key_map:
+        for key in keys:
             catalog.by_key(key)
 
 
-def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:
+def outputs_of(options: argparse.Namespace) -> Outputs:
     """The files to write by these options, checked. Raises UsageError."""
-    given = vars(options).get  # a command has some of these
-    config = given("config")
-    for name, says in (("map", "where a config holds a setting"), ("config_kind", "what a config is for")):
-        if given(name) and not config:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} says {says}, but no config is named.", "Name it with --config FILE.")
-    outputs = Outputs(
-        json_path=given("json"),
-        export_path=given("export"),
-        report_path=given("report"),
-        config_path=config,
-        key_map=key_map,
-        trace_path=given("trace"),
-        config_kind=given("config_kind"),
-        verify=not given("no_verify"),
-        streams_events=given("events", False),
-        shows_diff=given("diff", False),
-    )
+    key_map = dict(vars(options).get("key_map") or ())
+    outputs = given(Outputs, options, key_map=key_map)
+    for option, value in (("--map", key_map), ("--config-kind", outputs.config_kind)):
+        if value and not outputs.config_path:
+            raise UsageError(f"{option} is about a config, and none is named.", "Name it with --config FILE.")
     if outputs.streams_events and not outputs.json_to_stdout:
         raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
     check_outputs(outputs)

@@ -10,22 +10,22 @@ from importlib import import_module
 
 from advisor.cli.commands import measure
 
-# The commands, each with its module in ``commands/`` and the function there that runs it: ``run`` where none is named.
+# The commands: the module in ``commands/`` and the function there (``run`` where none is named); how it is typed; what
+# it does.
 COMMANDS = {
-    "recipes": "recipes",
-    "hardware": "hardware",
-    "sessions": "recorded:run_sessions",
-    "open": "recorded:run_open",
-    "compare": "recorded:run_compare",
-    "report": "recorded:run_report",
-    "export": "recorded:run_export",
-    "init": "init",
-    "check": "check",
-    "ab": "ab",
-    "converge": "converge",
-    "mcp": "mcp",
-    "follow": "follow",
-    "completion": "completion",
+    "recipes": ("recipes", "recipes [ID]", "the speed-ups it knows"),
+    "hardware": ("hardware", "hardware", "this machine"),
+    "sessions": ("recorded:run_sessions", "sessions", "earlier sessions"),
+    "open": ("recorded:run_open", "open [SESSION]", "one of them in the app; from there, measure more"),
+    "compare": ("recorded:run_compare", "compare A B", "what changed between two of them"),
+    "report": ("recorded:run_report", "report [SESSION]", "show or write the report of one"),
+    "export": ("recorded:run_export", "export [SESSION]", "write the settings that one found"),
+    "init": ("init", "init train.py", "write a build() to complete from what a script does"),
+    "check": ("check", "check tuned.yaml TARGET", "measure exported settings again; 4 if not worth it"),
+    "converge": ("converge", "converge tuned.yaml TARGET", "whether a training with them learns as well; 4 if not"),
+    "ab": ("ab", 'ab "CMD A" "CMD B"', "two commands that train, timed in turn"),
+    "mcp": ("mcp", "mcp", "serve coding agents (Model Context Protocol)"),
+    "follow": ("follow", "follow --nnodes 2 ...", "this machine's GPUs for a session on another"),
 }
 
 FIRST = """\
@@ -35,24 +35,12 @@ and writes the settings that won.
   perf-advisor demo                    a built-in model, for 90 seconds
   perf-advisor train.py -- ARGS        your training script, which is not changed
   perf-advisor mymodel:build           what build() in mymodel.py returns"""
+_LISTED = "\n".join(f"  perf-advisor {typed:23} {about}" for _, typed, about in COMMANDS.values())
 ABOUT = f"""\
 {FIRST}
   perf-advisor timm:resnet50           a model by name: timm:, hf:, torchvision:, ultralytics:
 
-  perf-advisor recipes [ID]            the speed-ups it knows
-  perf-advisor hardware                this machine
-  perf-advisor sessions                earlier sessions
-  perf-advisor open [SESSION]          one of them in the app; from there, measure more
-  perf-advisor compare A B             what changed between two of them
-  perf-advisor report [SESSION]        show or write the report of one
-  perf-advisor export [SESSION]        write the settings that one found
-  perf-advisor init train.py           write a build() to complete from what a script does
-  perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
-  perf-advisor converge tuned.yaml TARGET  whether a training with them learns as well; 4 if not
-  perf-advisor ab "CMD A" "CMD B"      two commands that train, timed in turn
-  perf-advisor mcp                     serve coding agents (Model Context Protocol)
-  perf-advisor follow --nnodes 2 ...   this machine's GPUs for a session on another
-  perf-advisor completion bash         a script for your shell: bash, zsh or fish"""
+{_LISTED}"""
 
 
 def show_first_steps() -> int:
@@ -74,5 +62,5 @@ def parse(arguments: Sequence[str]) -> Callable[[], int]:
         first, arguments = "--help", ["--help"]
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
-    module, _, name = COMMANDS[first].partition(":")
+    module, _, name = COMMANDS[first][0].partition(":")
     return partial(getattr(import_module(f"advisor.cli.commands.{module}"), name or "run"), rest)

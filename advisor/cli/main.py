@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.process.streams import Streams
+from advisor.process.streams import take_streams
 
 if TYPE_CHECKING:
     from advisor.errors import AdvisorError
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if isinstance(stream, io.TextIOWrapper):
                     stream.reconfigure(errors="replace")  # any text can be shown on any terminal
             return _guarded(arguments)
-        streams = Streams.taken()
+        output = take_streams()
         code = _guarded(sys.argv[1:])
         gc.freeze()  # a person waits for the end: do not collect what ends with the process
-        if problem := streams.problem():
+        if problem := output.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2
         return code
@@ -42,18 +42,15 @@ def _guarded(arguments: Sequence[str]) -> int:
 
     try:
         return _run(arguments)
-    except AdvisorError as error:
-        _complain(error.message, error.hint, error.details)
-        return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:
-        explained = _explained(error)
-        _complain(explained.message, explained.hint, explained.details)
-        return explained.exit_code
+        shown = error if isinstance(error, AdvisorError) else _explained(error)
+        _complain(shown.message, shown.hint, shown.details)
+        return shown.exit_code
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
-"""All options of the command line, declared once: for the parser, the help and completion.
+"""All options of the command line, declared once by topic, for the parser and the help.
 
-The readers of values raise UsageError.
+An option's ``dest`` is the field of the record that it fills (``parser.given``). Readers of values raise UsageError.
 """
 
 import contextlib
@@ -8,7 +8,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,141 +18,6 @@ from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of, device_of, names_of, seconds_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
-
-
-def _flag(about: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": about}
-
-
-def _value(metavar: str, about: str, read: Callable[[str], Any] = str, **more: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": about, "type": read, **more}
-
-
-def _listed(metavar: str, about: str, read: Callable[[str], Any], action: str = "extend") -> dict[str, Any]:
-    """An option that may be given again: lists are joined; with ``append`` each value is an entry."""
-    return _value(metavar, about, read, action=action, default=[])
-
-
-# The options whose values are words of an enumeration.
-CHOICES = {"--mode": Mode, "--objective": Objective, "--allow": Numerics, "--config-kind": ConfigKind}
-
-
-def all_options() -> dict[str, dict[str, Any]]:
-    """Every option by its name, with the arguments of ``add_argument`` for it; the function at ``type`` reads it."""
-    exports = alternatives([each.brief for each in formats_of("--export")])
-    reports, traces = (
-        [suffix for each in formats_of(option) for suffix in each.suffixes] for option in ("--report", "--trace")
-    )
-    kinds, goals = alternatives(list(ConfigKind)), alternatives([each.value for each in Objective])
-    read = {name: choice_of(kind) for name, kind in CHOICES.items()}
-    return {
-        # the target
-        "--config": _value("FILE", "your YAML, JSON or TOML config, given to build(config)"),
-        "--mode": _value("MODE", "train or infer", read["--mode"]),
-        "--batch-size": _value("N", "another batch size than the target's", count_of),
-        "--input": _value("SHAPE", "the input's shape, such as 64x3x224x224", shape_of),
-        "--device": _value("DEVICE", "auto, cpu, cuda or cuda:N", device_of, default="auto"),
-        "--gpus": _value("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of, default=1),
-        "--nnodes": _value("N", "machines that take part, with as many GPUs each", count_of, default=1),
-        "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
-        "--rdzv-backend": _value("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
-        "--script": _listed("FILE", "a script to read for habits, not run; repeatable", script_of, "append"),
-        # the goal
-        "--objective": _value(
-            "GOAL", f"{goals}; throughput if left out", read["--objective"], default=Objective.THROUGHPUT
-        ),
-        "--memory-limit": _value("SIZE", "the largest permitted peak, such as 16GiB", bytes_of),
-        "--latency-limit": _value("TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of),
-        "--keep-speed": _value("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
-        "--only": _listed("ID,…", "try these recipes and no others", names_of),
-        "--skip": _listed("ID,…", "leave these recipes out", names_of),
-        "--recipes": _listed("DIR", "more recipes, from this folder", folder_of, "append"),
-        "--allow": _value(
-            "CLASS",
-            "how much results may change without consent: exact, close or changed",
-            read["--allow"],
-            default=Numerics.CLOSE,
-        ),
-        "--eval": _value("FUNCTION", "mymodel:evaluate gives a model's score; settings that change results need one"),
-        "--min-score": _value("SCORE", "with --eval: the lowest score that is good enough", score_of),
-        "--max-drop": _value("SHARE", "with --eval: the largest drop below your own score: 0.5%% or 0.005", share_of),
-        "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
-        # the time
-        "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of),
-        "--resume": _value("SESSION", "go on with this session, or the latest", nargs="?", const=""),
-        "--keep": _value("N", "delete all but the latest N", count_of),
-        # the files
-        "--export": _value("FILE", f"write the settings that won: {exports}"),
-        "--force": _flag("replace a file that perf-advisor did not write, or of another target"),
-        "--diff": _flag("print the change of your own file, or of your config"),
-        "--no-verify": _flag("do not time a plain loop with the exported file (up to 60 s)"),
-        "--map": _listed("KEY=PATH,…", "where your config holds a setting", key_map_of),
-        "--config-kind": _value(
-            "KIND", f"which framework the config is for, if not recognised: {kinds}", read["--config-kind"]
-        ),
-        "--report": _value("FILE", f"write the report, {alternatives(reports)}"),
-        "--trace": _value("FILE", f"write the profile's trace, {alternatives(traces)}"),
-        "--json": _value("FILE|-", "write the report as JSON; - is standard output, without the app"),
-        # programs
-        "--headless": _flag("no app; the default when this is no terminal"),
-        "--events": _flag("with --json -: a line of JSON for each event; the report is the last"),
-        # check
-        "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
-        # converge
-        "--steps": _value("N", "steps of a training: 500 for a loss curve, 100 before a score", count_of),
-        "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),
-        # init
-        "--output": _value("FILE", "the file to write (build_SCRIPT.py if left out)"),
-    }
-
-
-INPUTS = ("--mode", "--batch-size", "--input", "--device")
-RENDEZVOUS = ("--nnodes", "--rdzv-endpoint", "--rdzv-backend")
-RECIPES = ("--only", "--skip", "--recipes")
-SCORES = ("--eval", "--min-score", "--max-drop", "--steps")
-REPORTS = ("--report", "--trace", "--json")
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """Options of measuring that belong together, for the help."""
-
-    title: str
-    words: str
-    options: tuple[str, ...]
-
-
-TOPICS = {
-    "targets": Topic(
-        "what is measured",
-        "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
-        "its name. The arguments after -- go to the target.",
-        ("--config", *INPUTS, "--gpus", *RENDEZVOUS, "--script"),
-    ),
-    "goals": Topic(
-        "what counts as better",
-        "By default, more samples per second are better. Settings that change training results are used only if you "
-        "accept them.",
-        ("--objective", "--memory-limit", "--latency-limit", "--keep-speed", *RECIPES, "--allow", "--accept", *SCORES),
-    ),
-    "time": Topic(
-        "how long it takes",
-        "The budget is wall time for the whole session. What was measured is kept.",
-        ("--budget", "--resume"),
-    ),
-    "files": Topic(
-        "what is written",
-        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
-        ("--export", "--force", "--diff", "--no-verify", "--map", "--config-kind", *REPORTS),
-    ),
-    "ci": Topic(
-        "in continuous integration and from programs",
-        "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
-        "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
-        ("--headless", "--events"),
-    ),
-}
-
 
 # --- readers of values --------------------------------------------------------------------------------------------
 
@@ -188,17 +52,17 @@ milliseconds_of = quantity(
 size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
 
 
+def bytes_of(text: str) -> int:
+    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
+    return int(size_of(text))
+
+
 def score_of(text: str) -> float:
     """A number of any sign. Raises UsageError for anything else."""
     with contextlib.suppress(ValueError):
         if math.isfinite(score := float(text)):
             return score
     raise UsageError(f"{text!r} is not a score.", "Give a number, such as 0.75 or -2.5.")
-
-
-def bytes_of(text: str) -> int:
-    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
-    return int(size_of(text))
 
 
 def budget_of(text: str) -> float:
@@ -216,7 +80,7 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
+def accepted_of(text: str) -> list[tuple[str, Value | None]]:
     """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
     pairs: list[tuple[str, Value | None]] = []
     for name in names_of(text):
@@ -224,7 +88,7 @@ def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
         if not recipe or (equals and not value):
             raise UsageError(f"{name!r} accepts nothing.", "Write ids, with a value or without: batch_size=64,compile.")
         pairs.append((recipe, _value_of(value) if equals else None))
-    return tuple(pairs)
+    return pairs
 
 
 def _value_of(text: str) -> Value:
@@ -272,3 +136,138 @@ def meeting_of(text: str) -> str:
     if not match or not 0 < int(match[2] or 1) < 2**16:
         raise UsageError(f"{text!r} is no place to meet.", "Write HOST:PORT, with a port from 1 to 65535.")
     return text
+
+
+# --- the options --------------------------------------------------------------------------------------------------
+
+# Options by their names, each with the arguments of ``add_argument`` for it; the function at ``type`` reads its value.
+# What is not given is None: the records have the defaults.
+Options = Mapping[str, Mapping[str, Any]]
+
+
+def _flag(about: str, **more: Any) -> dict[str, Any]:
+    return {"action": "store_true", "default": None, "help": about, **more}
+
+
+def _value(metavar: str, about: str, read: Callable[[str], Any] = str, **more: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": about, "type": read, **more}
+
+
+def _listed(
+    metavar: str, about: str, read: Callable[[str], Any], action: str = "extend", **more: Any
+) -> dict[str, Any]:
+    """An option that may be given again: lists are joined; with ``append`` each value is an entry."""
+    return _value(metavar, about, read, action=action, **more)
+
+
+def _endings(option: str) -> str:
+    return alternatives([suffix for each in formats_of(option) for suffix in each.suffixes])
+
+
+_EXPORTS = alternatives([each.brief for each in formats_of("--export")])
+_KINDS, _GOALS = (alternatives([each.value for each in kind]) for kind in (ConfigKind, Objective))
+
+INPUTS: Options = {
+    "--mode": _value("MODE", "train or infer", choice_of(Mode)),
+    "--batch-size": _value("N", "another batch size than the target's", count_of),
+    "--input": _value("SHAPE", "the input's shape, such as 64x3x224x224", shape_of, dest="input_shape"),
+    "--device": _value("DEVICE", "auto, cpu, cuda or cuda:N", device_of),
+}
+RENDEZVOUS: Options = {
+    "--nnodes": _value("N", "machines that take part, with as many GPUs each", count_of, dest="machines", default=1),
+    "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
+    "--rdzv-backend": _value("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
+}
+_TARGETS: Options = {
+    "--config": _value("FILE", "your YAML, JSON or TOML config, given to build(config)", dest="config_path"),
+    **INPUTS,
+    "--gpus": _value("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of),
+    **RENDEZVOUS,
+    "--script": _listed(
+        "FILE", "a script to read for habits, not run; repeatable", script_of, "append", dest="scripts"
+    ),
+}
+_GOAL: Options = {
+    "--objective": _value("GOAL", f"{_GOALS}; throughput if left out", choice_of(Objective)),
+    "--memory-limit": _value("SIZE", "the largest permitted peak, such as 16GiB", bytes_of, dest="memory_limit_bytes"),
+    "--latency-limit": _value(
+        "TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of, dest="latency_limit_ms"
+    ),
+    "--keep-speed": _value("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
+    "--only": _listed("ID,…", "try these recipes and no others", names_of),
+    "--skip": _listed("ID,…", "leave these recipes out", names_of),
+    "--recipes": _listed("DIR", "more recipes, from this folder", folder_of, "append", dest="recipe_folders"),
+    "--allow": _value(
+        "CLASS", "how much results may change without consent: exact, close or changed", choice_of(Numerics)
+    ),
+    "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
+    "--eval": _value(
+        "FUNCTION", "mymodel:evaluate gives a model's score; settings that change results need one", dest="evaluate"
+    ),
+    "--min-score": _value("SCORE", "with --eval: the lowest score that is good enough", score_of),
+    "--max-drop": _value("SHARE", "with --eval: the largest drop below your own score: 0.5%% or 0.005", share_of),
+    "--steps": _value(
+        "N", "steps of a training: 500 for a loss curve, 100 before a score", count_of, dest="eval_steps"
+    ),
+}
+_TIME: Options = {
+    "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of, dest="budget_s"),
+    "--resume": _value("SESSION", "go on with this session, or the latest", nargs="?", const=""),
+}
+REPORTS: Options = {
+    "--report": _value("FILE", f"write the report, {_endings('--report')}", dest="report_path"),
+    "--trace": _value("FILE", f"write the profile's trace, {_endings('--trace')}", dest="trace_path"),
+    "--json": _value("FILE|-", "write the report as JSON; - is standard output, without the app", dest="json_path"),
+}
+_FILES: Options = {
+    "--export": _value("FILE", f"write the settings that won: {_EXPORTS}", dest="export_path"),
+    "--force": _flag("replace a file that perf-advisor did not write, or of another target"),
+    "--diff": _flag("print the change of your own file, or of your config", dest="shows_diff"),
+    "--no-verify": _flag(
+        "do not time a plain loop with the exported file (up to 60 s)", dest="verify", action="store_false"
+    ),
+    "--map": _listed("KEY=PATH,…", "where your config holds a setting", key_map_of, dest="key_map"),
+    "--config-kind": _value(
+        "KIND", f"which framework the config is for, if not recognised: {_KINDS}", choice_of(ConfigKind)
+    ),
+    **REPORTS,
+}
+_PROGRAMS: Options = {
+    "--headless": _flag("no app; the default when this is no terminal"),
+    "--events": _flag("with --json -: a line of JSON for each event; the report is the last", dest="streams_events"),
+}
+# The options of measuring by topics of the help, each with its title and a text.
+TOPICS: Mapping[str, tuple[str, str, Options]] = {
+    "targets": (
+        "what is measured",
+        "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
+        "its name. The arguments after -- go to the target.",
+        _TARGETS,
+    ),
+    "goals": (
+        "what counts as better",
+        "By default, more samples per second are better. Settings that change training results are used only if you "
+        "accept them.",
+        _GOAL,
+    ),
+    "time": ("how long it takes", "The budget is wall time for the whole session. What was measured is kept.", _TIME),
+    "files": (
+        "what is written",
+        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
+        _FILES,
+    ),
+    "ci": (
+        "in continuous integration and from programs",
+        "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
+        "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
+        _PROGRAMS,
+    ),
+}
+OPTIONS: Options = {
+    **{name: arguments for *_, options in TOPICS.values() for name, arguments in options.items()},
+    # of other commands
+    "--keep": _value("N", "delete all but the latest N", count_of),
+    "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
+    "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),
+    "--output": _value("FILE", "the file to write (build_SCRIPT.py if left out)"),
+}

@@ -3,32 +3,39 @@
 import argparse
 import difflib
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from advisor.cli.options import INPUTS, TOPICS, all_options
+from advisor.cli.options import INPUTS, OPTIONS, TOPICS
 from advisor.errors import UsageError
-from advisor.figures.options import named
+from advisor.figures.options import named, seconds_of
 from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
-_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+_R = TypeVar("_R")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """The command line's own arguments, and those of the target: all that follows the first ``--``."""
-    if _ENDS_OWN not in arguments:
-        return list(arguments), ()
-    end = list(arguments).index(_ENDS_OWN)
+    end = [*arguments, "--"].index("--")
     return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
-def _read_named(name: str, read: Callable[[str], Any], text: str) -> Any:
-    with named(name):
-        return read(text)
+def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
+    """A record of the options that were given, by the names of its fields. ``more`` are further fields, or others."""
+    of_record = {field.name for field in fields(record)}  # type: ignore[arg-type]
+    found = {name: value for name, value in vars(options).items() if name in of_record and value is not None}
+    once = {name: tuple(dict.fromkeys(value)) for name, value in found.items() if isinstance(value, list)}
+    return record(**{**found, **once, **more})
+
+
+def say(text: str) -> None:
+    """Print a line of progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,18 +52,16 @@ class Parser(argparse.ArgumentParser):
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
         """Add options of the table, with these changes. Errors in a value name the option."""
-        options = all_options()
         for name in names:
-            arguments = {**options[name], **changes}
+            arguments = {**OPTIONS[name], **changes}
             if read := arguments.get("type"):
-                arguments["type"] = partial(_read_named, name, read)
+                arguments["type"] = named(name)(read)
             (group or self).add_argument(name, **arguments)
 
     def add_topic(self, name: str) -> None:
         """Add the options of a topic, under its title in the help."""
-        topic = TOPICS[name]
-        group = self.add_argument_group(f"{name}: {topic.title}", textwrap.fill(topic.words, 78))
-        self.add(*topic.options, group=group)
+        title, words, options = TOPICS[name]
+        self.add(*options, group=self.add_argument_group(f"{name}: {title}", textwrap.fill(words, 78)))
 
     def add_session(self, if_left_out: str = "the latest") -> None:
         """Add the argument that names a recorded session."""
@@ -70,12 +75,20 @@ class Parser(argparse.ArgumentParser):
         self.add(*INPUTS, "--config")
         self.add("--force", help=to_force)
 
+    def add_limit(self) -> None:
+        """Add the budget of a command that is no session."""
+        self.add("--budget", type=seconds_of, default=120.0, help="90s, 2m (the default)")
+
+    def add_json(self, about: str = "the result as JSON") -> None:
+        """Add the option to print JSON."""
+        self.add_argument("--json", action="store_true", help=about)
+
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
         options, extra = self.parse_known_args(arguments)
         if extra:
-            given = (value for value in vars(options).values() if isinstance(value, str))
-            raise self._unknown(extra, next((value for value in given if value.endswith(".py")), None))
+            words = (value for value in vars(options).values() if isinstance(value, str))
+            raise self._unknown(extra, next((value for value in words if value.endswith(".py")), None))
         return options
 
     def error(self, message: str) -> NoReturn:
@@ -108,20 +121,11 @@ def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespa
     Without a name it is that of a session to resume, and has that session's config.
     """
     config = None
-    if options.config and target:
+    if options.config_path and target:
         from advisor.files.config_file import read_config  # YAML takes its time
 
-        config = read_config(options.config)
-    return TargetSpec(
-        target,
-        str(Path.cwd()),
-        mode=options.mode,
-        device=options.device,
-        batch_size=options.batch_size,
-        input_shape=options.input,
-        config=config,
-        arguments=arguments,
-    )
+        config = read_config(options.config_path)
+    return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config, arguments=arguments)
 
 
 def target_of_exported(options: argparse.Namespace, arguments: tuple[str, ...]) -> TargetSpec:
@@ -142,8 +146,8 @@ def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
     """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
     if options.rdzv_endpoint:
         meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
-        return ("--nnodes", str(options.nnodes), *meeting)
-    if options.nnodes > 1:
+        return ("--nnodes", str(options.machines), *meeting)
+    if options.machines > 1:
         hint = "Name a port of the first with --rdzv-endpoint HOST:PORT."
         raise UsageError("several machines need a place to meet.", hint)
     return ()

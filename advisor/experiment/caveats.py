@@ -15,7 +15,7 @@ from advisor.experiment.moves import why_not
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
-from advisor.judging.judge import Judge
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.machine.hardware import own_pids
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
@@ -63,7 +63,8 @@ def busiest_programs(most: int = 3) -> list[str]:
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
-    ended = {run.outcome for settings, runs in known.judge.runs.items() if settings for run in runs}
+    changed = (runs for settings, runs in known.judge.runs.items() if settings not in (BASELINE, CONTROL_SETTINGS))
+    ended = {run.outcome for runs in changed for run in runs}
     # These tell nothing of the settings: there was no time for them.
     if ended - {Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED} or not known.plan.candidates:
         return ""
@@ -77,7 +78,8 @@ def of_the_limits(known: Known) -> Iterator[str]:
     results = {Settings(): judge.baseline_record().result}
     for settings in judge.runs:
         result = judge.result(settings)
-        if settings and result is not None and result.measured and known.plan.consent.permits(settings):
+        changes = settings not in (BASELINE, CONTROL_SETTINGS)
+        if changes and result is not None and result.measured and known.plan.consent.permits(settings):
             results[settings] = result
     peaks = {settings: peak for settings, one in results.items() if (peak := one.peak_reserved_bytes) is not None}
     least = min(peaks, key=lambda settings: peaks[settings], default=Settings())

@@ -1,7 +1,6 @@
 """The person's decisions on recipes and requests to a running session, as the session sees them."""
 
 import threading
-from collections.abc import Callable
 from enum import StrEnum
 
 # Reasons why a candidate is not tried, or a setting is not in the stack.
@@ -55,8 +54,6 @@ class Steering:
         self.ending = False
         self.go_on()
 
-    def wait_while_paused(self, tell: Callable[[bool], None]) -> None:
-        """Wait until the session may go on, and ``tell`` when that begins and ends."""
-        tell(True)
+    def wait_while_paused(self) -> None:
+        """Wait until the session may go on."""
         self._may_go_on.wait()
-        tell(False)

@@ -43,10 +43,6 @@ class StageStarted(Event, frozen=True):
 
     stage: str
 
-    def __post_init__(self) -> None:
-        if self.stage == "leap":  # as older journals have it
-            msgspec.structs.force_setattr(self, "stage", "stack")
-
 
 class FactsFound(Event, frozen=True):
     """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""

@@ -12,7 +12,7 @@ from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.judging.cached import cached
-from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.judging.records import trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
@@ -66,11 +66,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, those in turn, or the result of an instrument."""
+    """The outcome of a move: runs by their settings, those in turn, or what an instrument has found."""
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     turns: Turns | None = None
-    control: TrialResult | None = None
     reference: TrialResult | None = None
     facts: Facts | None = None
 
@@ -306,8 +305,6 @@ class Known:
             judge = judge.with_run(settings, result)
         if evidence.turns is not None:
             judge = judge.with_turns(move.settings, evidence.turns)
-        if evidence.control is not None:
-            judge = judge.with_control(evidence.control)
         if evidence.reference is not None and evidence.reference.probed:
             judge = replace(judge, reference=evidence.reference)
         done = self.done | (_INSTRUMENTS & {move.kind})
@@ -321,7 +318,7 @@ class Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
-        plan = Plan.of(old.catalog, old.request, facts, old.consent, hints=old.hints, speedup=speedup)
+        plan = old.with_facts(facts, speedup=speedup)
         tried = [c for c in old.candidates if self.record(c) is not None or self.stack.get(c.key) == c.value]
         by_name = {candidate.name: candidate for candidate in (*tried, *plan.candidates)}
         planned = tuple(by_name[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
@@ -369,8 +366,8 @@ class Known:
     @cached
     def may_be_stack(self, settings: Settings) -> bool:
         """Whether measured settings could be the stack."""
-        result = self.judge.result(settings)
-        if not settings or not self.judge.runs[settings][-1].measured or not self.usable(settings):
+        result, runs = self.judge.result(settings), self.judge.runs.get(settings)
+        if settings in (BASELINE, CONTROL_SETTINGS) or not (runs and runs[-1].measured and self.usable(settings)):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

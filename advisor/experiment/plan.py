@@ -37,21 +37,12 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     hints: Mapping[str, Value] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        catalog: Catalog,
-        request: Request,
-        facts: Facts,
-        consent: Consent,
-        *,
-        hints: Mapping[str, Value] | None = None,
-        speedup: float = 1.0,
-    ) -> Plan:
+    def with_facts(self, facts: Facts, *, speedup: float = 1.0) -> Plan:
         """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
 
         What the profile shows to gain nothing is passed over with its reason, unless the person asked for it.
         """
+        catalog, request, consent = self.catalog, self.request, self.consent
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
         # Left to the search over several GPUs, which reports them itself.
@@ -59,7 +50,7 @@ class Plan:
         unsaid = {CONTROL, *(several if request.wants_several else ())}
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
         candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
-        plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
+        plan = replace(self, facts=facts, candidates=candidates, skipped=skipped)
         if request.only:
             return plan
         # Usual ones stay, since others may give them a chance.
@@ -188,15 +179,20 @@ class Plan:
         return settings
 
     def compiled(self, settings: Settings) -> Settings:
-        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
+        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it.
+
+        Where no graph can hold the step, the compiler's own graphs take its place.
+        """
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
         hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
-        for key, value in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")):
-            if (key, value) in proposed:
-                wanted = settings.with_value(key, value)
-                tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
-                return wanted if self.catalog.conflict(tuned) else tuned
-        return settings
+        usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
+        if "step_graph" in self.skipped:
+            usual += {(COMPILE_MODE, "reduce-overhead")} & proposed
+        wanted = settings.merged(dict(usual))
+        if not usual:
+            return settings
+        tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
+        return wanted if self.catalog.conflict(tuned) else tuned
 
     def _belongs(self, candidate: Candidate) -> bool:
         """Whether a candidate is in the first stack.

@@ -39,7 +39,7 @@ class Policy:
     # Such a stack starts if at least this share of its expected duration is left.
     start_share: float = 0.5
     # A run of the baseline before a compilation leaves it this multiple of its expected duration. The guess
-    # before the first compilation is a fifth off at most for eleven models (tests/experiment/test_compile_time.py).
+    # before the first compilation is a fifth off at most for eleven models (tests/experiment/test_budget.py).
     safe: float = 1.2
     # Expected gain of leaving out compiling over several GPUs, where no graph holds the step: 1.12 for a GPT on two
     # H100s and 1.24 on four, of which each has a quarter of the batch (tests/gpu/RESULTS.md, "Several GPUs").

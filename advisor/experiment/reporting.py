@@ -2,17 +2,19 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from advisor import records
 from advisor.errors import AdvisorError
-from advisor.experiment import events
+from advisor.experiment import caveats, events
+from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event, Said, SessionFailed, SessionFinished, TrialEnded, printable_event
-from advisor.experiment.known import Kind, Known
+from advisor.experiment.known import Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.experiment.state import SessionState
-from advisor.judging.records import stack_record, trial_record
+from advisor.judging.records import stack_record
 from advisor.source.prints import SourceWatch
 
 
@@ -69,6 +71,11 @@ class Reporter:
         with self._lock:
             return dict(self.state.decisions), dict(self.state.accepted_values)
 
+    def consented(self, consent: Consent) -> Consent:
+        """Return the consent under the decisions so far."""
+        decisions, values = self.decisions()
+        return replace(consent, decisions=decisions, values=values)
+
     def warn(self, text: str, about: str = "") -> None:
         """Tell the person something to act on, or to know when they read the figures; an empty text is nothing.
 
@@ -91,17 +98,17 @@ class Reporter:
     # --- what is known -----------------------------------------------------------------------------------------
 
     def report(self, known: Known) -> None:
-        """Emit the events for what is new."""
+        """Emit the events for what is new, and warn of what failed."""
         judge, plan = known.judge, known.plan
         self.emit_new(events.BaselineMeasured(judge.baseline_record()))
         consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
         self.emit_new(events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent))
         beside = plan.partnered(known.stack) if known.stack else []
         tried = [candidate for candidate in beside if candidate.name in known.tried]
-        found = (known.record(candidate) for candidate in dict.fromkeys((*plan.candidates, *tried)))
-        for record in (_control(known), *found):
-            if record is not None:
-                self.emit_new(events.TrialMeasured(record), record.candidate.name)
+        control = records.Candidate(CONTROL, plan.catalog[CONTROL].key, True)
+        for candidate in dict.fromkeys((control, *plan.candidates, *tried)):
+            if (record := known.record(candidate)) is not None:
+                self.emit_new(events.TrialMeasured(record), candidate.name)
         # The effect of each new combination of settings: a choice between time and memory.
         for settings in judge.runs:
             result = judge.result(settings)
@@ -115,6 +122,8 @@ class Reporter:
         trials = self.state.trials.values()
         ranked = recommend(plan.facts, trials, judge.yardstick, stack.settings if stack else {}, plan.consent)
         self.emit_new(events.Ranked(ranked))
+        for text, about in caveats.of_failures(known):
+            self.warn(text, about)
 
     def report_stack(self, known: Known, *, at_end: bool = False) -> None:
         """Emit the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
@@ -123,13 +132,3 @@ class Reporter:
         too_early = self.state.measured_stack is None and not (known.stack or at_end)
         if not (known.pending or exceeds or too_early):
             self.emit_new(events.StackMeasured(stack_record(known.judge, known.found, known.left_out)))
-
-
-def _control(known: Known) -> records.TrialRecord | None:
-    """The record of the control by its latest run; a repeat that crashed does not count."""
-    judge = known.judge
-    if Kind.CONTROL not in known.done or not judge.controls:
-        return None
-    candidate = records.Candidate(CONTROL, known.plan.catalog[CONTROL].key, True)
-    latest = max(enumerate(judge.controls), key=lambda run: (run[1].measured, run[0]))[1]
-    return trial_record(judge.with_run(candidate.settings, latest), candidate, candidate.settings)

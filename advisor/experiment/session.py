@@ -1,5 +1,6 @@
 """The session: the baseline, the search, and the closing remarks. Runs in a thread of its own and posts events."""
 
+import math
 import threading
 import time
 import traceback
@@ -20,14 +21,13 @@ from advisor.experiment.measuring.verification import verify
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
-from advisor.experiment.plan import Plan
+from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import SEVERAL, gpus_in_use, spreads_itself, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, knowledge_before
-from advisor.experiment.scaling.results import ONE
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.judging.judge import Judge
@@ -79,11 +79,10 @@ class Session:
         # Seconds of the budget that are kept for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
         self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
-        budget = Budget(request.budget_s - self._several_s, clock)
+        budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
         emit = self._reporter.emit
         self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
-        self._trials = MoveTrials(self._bench, consent=self._consented, report=self._report)
-        self._known: Known | None = None
+        self._trials = MoveTrials(self._bench, self._reporter)
         self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
     # --- what a user interface calls ---------------------------------------------------------------------------
@@ -108,7 +107,7 @@ class Session:
 
     def skip(self) -> None:
         """End the running trial only. Ignored before the baseline is measured, since all else needs it."""
-        if self._known is not None:
+        if self._trials.known is not None:
             self._runner.skip()
 
     def pause(self) -> None:
@@ -122,12 +121,12 @@ class Session:
     def extend(self, seconds: float) -> None:
         """Give the session this much more time."""
         self._bench.budget.extended_s += seconds
-        if self._known is not None:
-            self._trials.post_progress(self._known)
+        if (known := self._trials.known) is not None:
+            self._trials.post_progress(known)
 
     def finish(self) -> None:
         """End the running trial and the search, and report as at the end of any session."""
-        if self._known is None:
+        if self._trials.known is None:
             self.cancel()
             return
         self._steering.end()
@@ -149,15 +148,15 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again under the present decisions; nothing happens when they are followed already."""
-        if self._known is None:
+        if self._trials.known is None:
             return
-        consent = self._known.plan.consent
-        if not (self._follows_decisions and consent == self._consented(consent)):
+        consent = self._trials.known.plan.consent
+        if not (self._follows_decisions and consent == self._reporter.consented(consent)):
             self._run_afterwards(_REWORK, lambda: self._go_on(None, follow=True))
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._known is not None and name in self._reporter.state.trials:
+        if self._trials.known is not None and name in self._reporter.state.trials:
             self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
@@ -168,7 +167,7 @@ class Session:
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
-        if self._known is not None:
+        if self._trials.known is not None:
             self._run_afterwards("more", lambda: self._go_on(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
@@ -216,15 +215,14 @@ class Session:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
         # Scores are taken on one GPU.
-        facts, consent = known.plan.facts, self._consented(replace(known.plan.consent, by_score=False))
+        facts, consent = known.plan.facts, self._reporter.consented(replace(known.plan.consent, by_score=False))
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
         random = known.judge.spread.random
         before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
-        scaling = RankSearch(self._bench, before, known.found, self._consented).run()
-        if not scaling.measured(ONE):
-            one = scaling.runs[ONE][-1]
+        scaling = RankSearch(self._bench, before, known.found, self._reporter.consented).run()
+        if scaling.judge is not None and not (one := scaling.judge.baseline).measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
 
     def _announce(self) -> None:
@@ -253,8 +251,12 @@ class Session:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
         budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
+        if facts.workload.current.get(COMPILE_MODE, "none") != "none":  # the user's own step compiles as much
+            budget.guessed_compile_s = min(budget.guessed_compile_s, result.warmup_s or math.inf)
         by_score = bool(self.request.evaluate)
-        consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow, by_score=by_score))
+        consent = self._reporter.consented(
+            Consent(self.catalog, facts.workload.mode, self.request.allow, by_score=by_score)
+        )
         judge = Judge(
             self.catalog,
             facts.workload.mode,
@@ -264,13 +266,13 @@ class Session:
             prior=prior_spread(facts),
             crowded=facts.hardware.host.is_crowded,
         )
-        plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
-        known = Known.begin(plan, judge)
+        plan = Plan(self.catalog, self.request, facts, consent, hints=hints.settings)
+        known = Known.begin(plan.with_facts(facts), judge)
         if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
             check_same_machine(self._past.facts, facts)
             known = take_over(known, self._past, self._past_session.events)
             self._reporter.emit(events.RunMeasured({}, result))  # a repeat of the past session's baseline
-        self._known = known
+        self._trials.known = known
         self._reporter.emit(events.FactsFound(known.plan.facts))
         self._reporter.warn(caveats.of_other_programs(judge, facts), "company")
         if not finite(result):
@@ -283,7 +285,7 @@ class Session:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
         self._trials.wanted = wanted
-        self._known = search(known, self._trials)
+        search(known, self._trials)
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
@@ -323,7 +325,7 @@ class Session:
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)
-        self._known = replace(known, judge=known.judge.without_runs(settings)).after(move, evidence)
+        self._trials.known = known.after(move, evidence)
         self._reporter.report(self._current)
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
@@ -354,19 +356,8 @@ class Session:
 
     @property
     def _current(self) -> Known:
-        assert self._known is not None, "the baseline was measured"
-        return self._known
-
-    def _consented(self, consent: Consent) -> Consent:
-        decisions, values = self._reporter.decisions()
-        return replace(consent, decisions=decisions, values=values)
-
-    def _report(self, known: Known) -> None:
-        """Post the new events. A cancelled session goes on from here."""
-        self._known = known
-        self._reporter.report(known)
-        for text, about in caveats.of_failures(known):
-            self._reporter.warn(text, about)
+        assert self._trials.known is not None, "the baseline was measured"
+        return self._trials.known
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""

@@ -11,7 +11,7 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.judging.judge import BASELINE
-from advisor.recipe import NOT_COMPILED
+from advisor.recipe import NOT_COMPILED, Stage
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.recipe.settings import Settings
 from advisor.records import Cause, Outcome, TrialResult
@@ -196,8 +196,8 @@ def _precision(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _others(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Without one of the other settings, those that are applied last first."""
+    """Without one of the other settings, those that are applied last first; those of the data fail least often."""
     special = {GRAPH, COMPILE_MODE, COMPILE_SCOPE, *_PRECISION}
-    for recipe, _ in reversed(known.plan.catalog.in_order(settings)):
-        if recipe.key not in special:
-            yield settings.without(recipe.key)
+    recipes = [recipe for recipe, _ in reversed(known.plan.catalog.in_order(settings)) if recipe.key not in special]
+    for recipe in sorted(recipes, key=lambda recipe: recipe.stage is Stage.DATA):
+        yield settings.without(recipe.key)

@@ -12,7 +12,7 @@ import difflib
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
@@ -21,11 +21,11 @@ from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuse
 from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
-from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
+from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
 from advisor.export.configs.yaml_document import YamlDocument
 from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
-from advisor.records import ConfigKind, Mode, Value, text_of
+from advisor.records import ConfigKind, Value, text_of
 
 # The comment by which Hydra is told where in its config a file stands.
 _IN_A_GROUP = re.compile(r"\A\s*# @package\b")
@@ -49,39 +49,6 @@ class Patch:
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The settings that a config is to hold, and the facts of its loop.
-
-    ``implied``: what settings bring with them, as ``data.pin_memory`` brings ``non_blocking``. ``along``: what
-    the measured loop had anyway of the same kind. Both are written where there is a place for them. ``current`` holds
-    the user's present values: a word is only replaced by its name where the config says the same word.
-    """
-
-    settings: Mapping[str, Value]
-    current: Mapping[str, Value] = field(default_factory=dict)
-    key_map: Mapping[str, str] = field(default_factory=dict)
-    implied: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    along: Mapping[str, Value] = field(default_factory=dict)
-    mode: Mode = Mode.TRAIN
-    on_cpu: bool = False
-    gpus: int = 1
-    machines: int = 1
-
-    @property
-    def brought(self) -> dict[str, Value]:
-        """The settings that these settings imply."""
-        found: dict[str, Value] = {}
-        for key in self.settings:
-            found |= self.implied.get(key, {})
-        return {key: value for key, value in found.items() if key not in self.settings}
-
-    @property
-    def everything(self) -> dict[str, Value]:
-        """All settings that may be written. Settings that the person asked for replace others of the same key."""
-        return {**self.along, **self.brought, **self.settings}
-
-
 def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: ConfigKind | None = None) -> Patch:
     """The config with the wanted settings in it. ``kind`` is found out when it is not given.
 
@@ -96,15 +63,15 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
         writer.say(Phrase((key,), (Entry(path, value),)))
     # The settings that the config's program, or the objects that the config makes, have names for.
     tree = document.tree
-    everything = without_parts_of_a_total(wanted.everything, tree)
+    everything = without_parts_of_a_total({**wanted.along, **wanted.settings}, tree)
     settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
-    config = Config(settings, tree, home_of(kind, tree), wanted.mode, wanted.on_cpu, wanted.gpus, wanted.machines)
+    config = replace(wanted, settings=settings, tree=tree, home=home_of(kind, tree))
     for phrase in (*words_of(kind, config), *phrases_of_nodes(config)):
         if all(map(writer.is_open, phrase.keys)):
             writer.say(phrase)
     writer.say_by_name()
     writer.drop_options_of_workers()
-    rest = writer.rest()
+    rest = {key: value for key, value in wanted.settings.items() if key not in writer.said}
     takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
     in_section = (kind is ConfigKind.PLAIN and takes_others) or SECTION in document.tree
     if in_section:
@@ -164,22 +131,19 @@ class _Writer:
         self.said |= dict.fromkeys(phrase.keys, tuple(entries))
 
     def say_by_name(self) -> None:
-        """Write the open settings at places that are found by the usual names.
-
-        The settings go first: what they bring with them depends on whether they were written.
-        """
+        """Write the open settings at places that are found by the usual names."""
         wanted = self.wanted
         last_names = [key.rpartition(".")[2] for key in wanted.settings]
-        for key, value in {**wanted.settings, **wanted.brought}.items():
+        for key, value in wanted.settings.items():
             # A plain name does not say whose samples it counts, nor which of two settings it means.
             of_one_process = key == "data.batch_size" and wanted.gpus > 1
-            is_alone = last_names.count(key.rpartition(".")[2]) == (key in wanted.settings)
+            is_alone = last_names.count(key.rpartition(".")[2]) == 1
             if of_one_process or not is_alone or not self.is_open(key):
                 continue
             places = places_of(key, self.tree, wanted.mode)
-            if entries := entries_for(key, value, self.tree, wanted.current, places):
+            if entries := entries_for(key, value, self.tree, wanted.current.get(key), places):
                 self.say(Phrase((key,), entries))
-            elif len({path[-1] for path in places}) == 1 < len(places) and key in wanted.settings:
+            elif len({path[-1] for path in places}) == 1 < len(places):
                 named = " or ".join(map(".".join, places))
                 self.remarks.append(f"{key}: {named} may be meant: say which by --map {key}=PATH")
 
@@ -193,16 +157,6 @@ class _Writer:
             entries = tuple(Entry(path, off) for path in beside if at(self.tree, path))
             if entries and self.is_open(key):
                 self.say(Phrase((key,), entries))
-
-    def rest(self) -> dict[str, Value]:
-        """The settings that the config does not hold, and those that a written setting implies only in a trial."""
-        wanted = self.wanted
-        left = {key: value for key, value in wanted.settings.items() if key not in self.said}
-        for key, brought in wanted.implied.items():
-            if key in self.said:
-                new = brought.keys() - self.said.keys() - wanted.settings.keys()
-                left |= {other: value for other, value in brought.items() if other in new}
-        return left
 
     def is_open(self, key: str) -> bool:
         """Whether a setting looks for its place: a loader refuses options of workers where it has none."""
@@ -250,7 +204,9 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
-    entries = (entry for phrase in words_of(kind, Config({key: value}, tree, path[:-1])) for entry in phrase.entries)
+    entries = (
+        entry for phrase in words_of(kind, Wanted({key: value}, tree=tree, home=path[:-1])) for entry in phrase.entries
+    )
     if said := [entry.value for entry in entries if entry.path[-1] == path[-1] and not entry.only_there]:
         return said[0]
     word = in_the_words_of(present, path[-1], key, value)

@@ -36,7 +36,7 @@ _OUTCOMES = {outcome: outcome.value.replace("_", " ") for outcome in Outcome} | 
 
 def printable(text: str) -> str:
     """Text of the user's with its control characters shown, ESC as ``\\x1b``; tabs and ends of lines stay."""
-    return CONTROLS.sub(_shown, text)
+    return CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
 def plain(text: str) -> str:
@@ -53,11 +53,6 @@ def printable_in(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [printable_in(item) for item in value]
     return value
-
-
-def _shown(control: re.Match[str]) -> str:
-    number = ord(control[0])
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def format_ratio(comparison: Comparison | None) -> str:
@@ -280,17 +275,12 @@ def _three_digits(value: float) -> str:
 
 
 def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
-    """The pairs of GPUs and what links them; pairs with the same kind of link share a row."""
+    """The pairs of GPUs and what links them: ``18 NVLinks``, or the path over PCIe. Pairs with the same share a row."""
     pairs: dict[str, list[str]] = {}
     for link in links:
-        pairs.setdefault(link_words(link), []).append(f"{link.first}-{link.second}")
+        path = f"no NVLink, {link.path}" if link.path else "no NVLink"
+        words = counted(link.nvlinks, "NVLink") if link.nvlinks else path
+        pairs.setdefault(words, []).append(f"{link.first}-{link.second}")
     if len(pairs) == 1 and len(links) > 1:
         return [(f"all {len(links)} pairs", next(iter(pairs)))]
     return [(", ".join(names), words) for words, names in pairs.items()]
-
-
-def link_words(link: GpuLink) -> str:
-    """The link of two GPUs: ``18 NVLinks``, or the path over PCIe."""
-    if link.nvlinks:
-        return counted(link.nvlinks, "NVLink")
-    return f"no NVLink, {link.path}" if link.path else "no NVLink"

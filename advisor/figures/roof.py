@@ -39,10 +39,7 @@ def overhead_share(profile: Profile) -> float | None:
 
 def ceiling_of(profile: Profile, dtype: str | None) -> float | None:
     """The machine's matrix-product rate for a type (float32, tf32, bfloat16, float16), FLOP/s; None if not measured."""
-    measured = profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
-    if measured is None and dtype == profile.ceiling_dtype:
-        return profile.ceiling_flops_per_s
-    return measured
+    return profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
 
 
 def roof_share(profile: Profile, samples_per_s: float, batch_size: int | None, dtype: str | None) -> float | None:

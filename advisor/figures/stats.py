@@ -170,3 +170,14 @@ def _limited(logs: Sequence[float]) -> list[float]:
     """Log rates of processes of the same settings, none farther than ``FARTHEST`` from their median."""
     middle = median(logs)
     return [middle + max(-FARTHEST, min(FARTHEST, log - middle)) for log in logs]
+
+
+def largest_difference(ratios: Sequence[float]) -> float:
+    """The largest relative difference among ratios whose true value is 1, the same for a value and its inverse."""
+    return math.expm1(max((abs(math.log(ratio)) for ratio in ratios), default=0.0))
+
+
+def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:
+    """Steps after which a slower start has paid back: 0 when it is not slower, None when the step is not faster."""
+    saved = old_step_s - new_step_s
+    return None if saved <= 0 else max(0, math.ceil(extra_start_s / saved))

@@ -58,18 +58,31 @@ def sweep_points(
             latency=baseline.result.latency,
         )
     for record in records:
-        size, outcome = record.candidate.value, record.result.outcome
-        tried = record.candidate.recipe == RECIPE and record.alone and outcome is not Outcome.SKIPPED
-        if tried and size and isinstance(size, int):  # what a damaged journal may hold otherwise
-            points[size] = _point(record, memory_bytes)
-    return tuple(_within(points[size], latency_limit_ms) for size in sorted(points))
-
-
-def _within(point: SweepPoint, limit_ms: float | None) -> SweepPoint:
-    """The point, not fit to use where its calls take longer than the limit."""
-    if limit_ms is None or point.problem or point.latency is None or point.latency.p95_ms <= limit_ms:
-        return point
-    return replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(limit_ms)}")
+        size, result = record.candidate.value, record.result
+        tried = record.candidate.recipe == RECIPE and record.alone and result.outcome is not Outcome.SKIPPED
+        if not (tried and size and isinstance(size, int)):  # what a damaged journal may hold otherwise
+            continue
+        peak, problem = result.peak_reserved_bytes, ""
+        if result.outcome is Outcome.OUT_OF_MEMORY:
+            problem = "out of memory"
+        elif record.samples_per_s is None:
+            problem = result.reason or result.outcome.value
+        elif memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes:
+            problem = "leaves too little memory free"
+        points[size] = SweepPoint(
+            size,
+            record.step_ms,
+            record.samples_per_s,
+            peak,
+            problem,
+            undecided=record.verdict in (Verdict.SAME, Verdict.UNCLEAR),
+            latency=result.latency,
+        )
+    for size, point in points.items():
+        slow = point.latency is not None and latency_limit_ms is not None and point.latency.p95_ms > latency_limit_ms
+        if slow and not point.problem:
+            points[size] = replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(latency_limit_ms)}")
+    return tuple(points[size] for size in sorted(points))
 
 
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
@@ -105,17 +118,3 @@ def sweep_table(points: Sequence[SweepPoint]) -> tuple[tuple[str, ...], list[tup
         ))  # fmt: skip
     shown = [place for place in range(len(_HEADINGS)) if any(row[place] for row in rows)]
     return tuple(_HEADINGS[place] for place in shown), [tuple(row[place] for place in shown) for row in rows]
-
-
-def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
-    size, result = int(record.candidate.value), record.result
-    peak = result.peak_reserved_bytes
-    if record.samples_per_s is None:
-        problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
-    else:
-        full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
-        problem = "leaves too little memory free" if full else ""
-    undecided = record.verdict in (Verdict.SAME, Verdict.UNCLEAR)
-    return SweepPoint(
-        size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided, latency=result.latency
-    )

@@ -74,34 +74,30 @@ def check_target(target: str, directory: str | Path) -> None:
     before, colon, _ = target.rpartition(":")
     name = before if colon else target
     path, suffix = Path(directory, name), Path(name).suffix.lower()
+    problem = hint = ""
     if suffix == ".ipynb":
-        raise TargetError(
-            f"{name} is a notebook.",
-            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
-        )
-    if "://" in target:
-        raise TargetError(
-            f"{target} is an address, and nothing is downloaded.",
-            "Name a file of yours, as in train.py or mymodel.py:build, or a model by its name, as in hf:gpt2.",
-        )
-    is_package = exists(path / "__init__.py")
-    if not colon and name and is_folder(path) and ("/" in name or not is_package):
+        problem = f"{name} is a notebook."
+        hint = "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file."
+    elif "://" in target:
+        problem = f"{target} is an address, and nothing is downloaded."
+        hint = "Name a file of yours, as in train.py or mymodel.py:build, or a model by its name, as in hf:gpt2."
+    elif not colon and name and is_folder(path) and ("/" in name or not exists(path / "__init__.py")):
         script = "__main__.py" if is_file(path / "__main__.py") else "train.py"
-        raise TargetError(
-            f"{name} is a folder.", f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build."
-        )
-    if not colon and suffix in _NO_TARGETS:
-        raise TargetError(
-            f"{name} is a file of settings, not of a model.",
+        problem = f"{name} is a folder."
+        hint = f"Name a file in it, as in {Path(name, script)}, or {Path(name, 'model.py')}:build."
+    elif not colon and suffix in _NO_TARGETS:
+        problem = f"{name} is a file of settings, not of a model."
+        hint = (
             f"Name what they are for: `perf-advisor mymodel:build --config {name}` writes tuned settings into your "
-            f"config, and `perf-advisor check {name} mymodel:build` measures tuned ones again.",
+            f"config, and `perf-advisor check {name} mymodel:build` measures tuned ones again."
         )
-    if suffix in _NO_MODELS and is_file(path):
-        raise TargetError(
-            f"{name} holds weights, or a model of another program.",
+    elif suffix in _NO_MODELS and is_file(path):
+        problem = f"{name} holds weights, or a model of another program."
+        hint = (
             "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
-            "mymodel.py:build.",
+            "mymodel.py:build."
         )
-    names_file = "/" in name or name.endswith((".py", *EXPORTED))
-    if names_file and not is_file(path):
-        raise TargetError(no_file(path, name), "Check the path; it is relative to the working directory.")
+    elif ("/" in name or name.endswith((".py", *EXPORTED))) and not is_file(path):
+        problem, hint = no_file(path, name), "Check the path; it is relative to the working directory."
+    if problem:
+        raise TargetError(problem, hint)

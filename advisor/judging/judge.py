@@ -13,13 +13,13 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from advisor.figures.samples import largest_difference
 from advisor.figures.stats import (
     REPORT,
     SELECTION,
     Interval,
     ProcessSpread,
     half_width,
+    largest_difference,
     process_spread,
     ratio_interval,
     side_variance,
@@ -43,6 +43,8 @@ from advisor.records import (
 )
 
 BASELINE = Settings()
+# The control's: they change nothing but the random streams.
+CONTROL_SETTINGS = Settings({"control.noop": True})
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
@@ -53,8 +55,8 @@ class Judge:
     """Compares combinations of settings with the baseline and with each other.
 
     ``baseline`` is the first run of the user's own settings; ``runs`` are all runs by what they added to those, the
-    failed ones too. ``controls`` changed nothing but the random streams. ``in_turn`` are the settings that took turns
-    with the baseline, block by block or process by process. ``reference`` are the baseline's first steps in a higher
+    failed ones too, and the control's. ``in_turn`` are the settings that took turns with the baseline, block by block
+    or process by process. ``reference`` are the baseline's first steps in a higher
     precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the expected standard
     deviation between processes. ``crowded``: other programs keep the cores busy.
     """
@@ -64,7 +66,6 @@ class Judge:
     baseline: TrialResult
     goal: Goal = field(default_factory=Goal)
     runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
-    controls: tuple[TrialResult, ...] = ()
     in_turn: Mapping[Settings, Turns] = field(default_factory=dict)
     reference: TrialResult | None = None
     own_rounding: float = 0.0
@@ -84,20 +85,10 @@ class Judge:
             result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
         return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), result)})
 
-    def without_runs(self, settings: Mapping[str, Value]) -> Judge:
-        """A judge without the runs of these settings, which will be measured again."""
-        key = Settings(settings)
-        runs = {other: runs for other, runs in self.runs.items() if other != key}
-        return replace(self, runs=runs, in_turn={other: turns for other, turns in self.in_turn.items() if other != key})
-
     def with_turns(self, settings: Mapping[str, Value], turns: Turns) -> Judge:
         """The judge with turns of these settings and the baseline, after earlier ones."""
         key = Settings(settings)
         return replace(self, in_turn={**self.in_turn, key: self.in_turn.get(key, Turns()).with_more(turns)})
-
-    def with_control(self, result: TrialResult) -> Judge:
-        """The judge with one more run of the control."""
-        return replace(self, controls=(*self.controls, result))
 
     # --- the baseline and the noise -------------------------------------------------------------------------------
 
@@ -106,6 +97,11 @@ class Judge:
         """The measured runs of the baseline: only undisturbed ones if there are at least two of those, else all."""
         runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
         return undisturbed(runs, least=2)
+
+    @property
+    def controls(self) -> tuple[TrialResult, ...]:
+        """The runs of the control, the failed ones too."""
+        return self.runs.get(CONTROL_SETTINGS, ())
 
     @cached_property
     def unchanged_runs(self) -> tuple[TrialResult, ...]:
@@ -131,7 +127,8 @@ class Judge:
         # Only the loader makes a replayed graph vary.
         of_captured = self.prior if self.prior == FED else min(self.prior, DEVICE_BOUND)
         for captured, prior in ((False, self.prior), (True, of_captured)):
-            groups = [self._undisturbed_runs(one) for one in self.runs if one and is_captured(one) is captured]
+            combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
+            groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
             groups += [] if captured else [self._timed_unchanged]
             found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
         return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from advisor.figures.samples import break_even_steps
+from advisor.figures.stats import break_even_steps
 from advisor.judging.judge import Judge
 from advisor.judging.runs import Turns, speed
 from advisor.recipe.settings import Settings

@@ -5,10 +5,9 @@ with a sentence that says why.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 import psutil
@@ -80,7 +79,8 @@ class GpuGauges:
         self._nvml, self._uuid = nvml, uuid
         self._gpu, self._instance = _find(nvml, uuid)
         self._seen_us = 0
-        margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu), _temperature(nvml, self._gpu)
+        margin = nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu)
+        now = nvml.ask("nvmlDeviceGetTemperature", self._gpu, nvml.constant("NVML_TEMPERATURE_GPU"))
         threshold = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
         # The temperature at which the GPU slows itself down: from its margin (Ada and later), or its threshold.
         self.slowdown_c: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, threshold)
@@ -121,7 +121,6 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
-    cuda = nvml.ask("nvmlSystemGetCudaDriverVersion_v2")
     running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
     others = [process for process in running if process.pid not in own]
     return GpuInfo(
@@ -131,12 +130,10 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
         memory_total_bytes=total,
         memory_used_bytes=used,
         driver_version=nvml.ask("nvmlSystemGetDriverVersion") or "unknown",
-        cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        sm_clock_max_mhz=nvml.ask("nvmlDeviceGetMaxClockInfo", handle, nvml.constant("NVML_CLOCK_SM")),
         power_limit_w=_watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
-        throttle_reasons=_throttle_words(_throttle_bits(nvml, handle)),
+        throttle_reasons=_throttle_words(nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0),
         processes=tuple(GpuProcess(one.pid, process_name(one.pid), one.usedGpuMemory) for one in others),
     )
 
@@ -144,13 +141,14 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
 def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
     """The gauges of a GPU, and the processes of the MIG instance on it, or of the GPU again."""
     used, total = _memory(nvml, gpu)
-    rates, bits = nvml.ask("nvmlDeviceGetUtilizationRates", gpu), _throttle_bits(nvml, gpu)
+    rates = nvml.ask("nvmlDeviceGetUtilizationRates", gpu)
+    bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu) or 0
     return GpuReading(
         uuid=uuid,
         utilization_percent=None if rates is None else int(rates.gpu),
         memory_used_bytes=used,
         memory_total_bytes=total,
-        temperature_c=_temperature(nvml, gpu),
+        temperature_c=nvml.ask("nvmlDeviceGetTemperature", gpu, nvml.constant("NVML_TEMPERATURE_GPU")),
         power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
         sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
         throttle_reasons=_throttle_words(bits),
@@ -162,8 +160,6 @@ def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
 def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
     """Bytes used and in total; zeros on GPUs that share the host's memory. NVML's second version omits the reserve."""
     info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, nvml.constant("nvmlMemory_v2"))
-    if info is None:
-        info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
@@ -196,11 +192,6 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
 
-def _temperature(nvml: Nvml, handle: Any) -> int | None:
-    degrees: int | None = nvml.ask("nvmlDeviceGetTemperature", handle, nvml.constant("NVML_TEMPERATURE_GPU"))
-    return degrees
-
-
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
@@ -208,13 +199,6 @@ def _watts(milliwatts: int | None) -> float | None:
 def _enabled(modes: Any) -> bool | None:
     """Whether the first of NVML's pair (current mode, pending mode) is on."""
     return None if modes is None else bool(modes[0])
-
-
-def _throttle_bits(nvml: Nvml, handle: Any) -> int:
-    bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if bits is None:  # drivers before 535 know the call by its old name only
-        bits = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    return bits or 0
 
 
 def _throttle_words(bits: int) -> tuple[str, ...]:
@@ -245,13 +229,11 @@ def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
-    named = [_named(name.strip(), hardware.gpus) for name in chosen.split(",")]
-    return tuple(gpu for gpu in takewhile(bool, named) if gpu)  # CUDA reads no further than the names that it knows
-
-
-def _named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The GPU that CUDA takes a name for: its number, or the beginning of one UUID."""
-    if name.isdecimal():
-        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
-    meant = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
-    return meant[0] if len(meant) == 1 else None
+    visible: list[GpuInfo] = []
+    for name in map(str.strip, chosen.split(",")):  # a number, or the beginning of one UUID
+        by_uuid = name.startswith("GPU-")
+        meant = [gpu for gpu in hardware.gpus if (gpu.uuid.startswith(name) if by_uuid else str(gpu.index) == name)]
+        if len(meant) != 1:
+            break  # CUDA reads no further than the names that it knows
+        visible += meant
+    return tuple(visible)

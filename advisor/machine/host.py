@@ -4,10 +4,9 @@ import math
 import os
 import platform
 import re
-import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -25,11 +24,12 @@ def host_info(root: Path = Path("/")) -> HostInfo:
     """The processor and the memory, and the part of them that this process may use."""
     logical = psutil.cpu_count() or os.cpu_count() or 1
     cpu_lines = text_of_file(root / "proc/cpuinfo")
+    name = re.search(r"^model name\s*:\s*(\S.*)$", cpu_lines, re.M)  # which ARM's processors do not have
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpu_lines, re.M)
     present = set(flags[1].split()) if flags else set()
     total, available = _memory_limits(root)
     return HostInfo(
-        cpu=_cpu_name(cpu_lines),
+        cpu=" ".join(name[1].split()) if name else platform.machine(),
         physical_cores=psutil.cpu_count(logical=False) or logical,
         logical_cores=logical,
         usable_cores=usable_cores(root),
@@ -47,13 +47,6 @@ def usable_cores(root: Path = Path("/")) -> int:
     affinity = len(os.sched_getaffinity(0))
     quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
     return max(1, min([affinity, *map(math.ceil, quotas)]))
-
-
-def _cpu_name(cpuinfo: str) -> str:
-    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        if match := re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M):
-            return " ".join(match[1].split())
-    return platform.processor() or platform.machine() or "unknown CPU"
 
 
 def _memory_limits(root: Path) -> tuple[int, int]:
@@ -117,15 +110,6 @@ def sample_host() -> HostSample:
     return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuReading:
-    """Seconds by the clock, and processor seconds: of all programs, and of this one with its children."""
-
-    at_s: float
-    busy_s: float
-    own_s: float
-
-
 class CoresInUse:
     """Watches the host's processors from its creation on. Time taken by a hypervisor counts as work of others."""
 
@@ -135,28 +119,17 @@ class CoresInUse:
 
     def foreign(self) -> float:
         """The cores that others than this process and its children used since the start; 0 if it was just now."""
-        now = self._read()
-        elapsed_s = now.at_s - self._start.at_s
-        foreign_s = (now.busy_s - self._start.busy_s) - (now.own_s - self._start.own_s)
-        return max(0.0, foreign_s / elapsed_s) if elapsed_s >= _SHORTEST_WATCH_S else 0.0
+        elapsed_s, busy_s, own_s = (now - start for now, start in zip(self._read(), self._start, strict=True))
+        return max(0.0, (busy_s - own_s) / elapsed_s) if elapsed_s >= _SHORTEST_WATCH_S else 0.0
 
-    def _read(self) -> CpuReading:
+    def _read(self) -> tuple[float, float, float]:
+        """Seconds by the clock, and processor seconds: of all programs, and of this one with its children."""
         times = psutil.cpu_times()
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
         # Guest time is part of user time already.
-        guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-        return CpuReading(time.perf_counter(), sum(times) - idle_s - guests_s, self._own_s())
-
-    def _own_s(self) -> float:
-        """Processor seconds of this process, its finished children, and all live descendants.
-
-        Live ones are a DataLoader's workers, or the fork server and its trials.
-        """
-        usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-        total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        for child in self._process.children(recursive=True):
-            try:
-                total += sum(child.cpu_times()[:4])  # the last two are those of its own finished children
-            except psutil.NoSuchProcess:
-                continue
-        return total
+        busy_s = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+        own_s = 0.0
+        # Live descendants are a DataLoader's workers, or the fork server and its trials.
+        for one in (self._process, *self._process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                own_s += sum(one.cpu_times()[:4])  # the last two are those of its own finished children
+        return time.perf_counter(), busy_s, own_s

@@ -72,28 +72,21 @@ class Nvml:
         return int(getattr(self._library, name, 0))
 
     def _open(self) -> None:
-        try:
-            self._library = library = self._load()
-        except ImportError:
-            self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
-            return
+        self._library = library = self._load()
         try:
             library.nvmlInit()
-            self._find()
+            numbers = range(library.nvmlDeviceGetCount())
         except library.NVMLError as error:
             known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
             self._failure = f"{known.get(error.value, f'NVML cannot be used ({error})')}, {_ON_THE_CPU}"
-        else:
-            if not self._devices:
-                self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
-
-    def _find(self) -> None:
-        numbers = range(self._library.nvmlDeviceGetCount())
+            return
         handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
         uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
         found = zip(numbers, uuids, handles, strict=True)
         self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
         self.silent = tuple(number for number in numbers if uuids[number] is None)
+        if not self._devices:
+            self._failure = f"The NVIDIA driver sees no GPU{' that answers' if self.silent else ''}, {_ON_THE_CPU}"
 
 
 NVML = Nvml()
@@ -108,8 +101,6 @@ _PATHS = {
     40: "PCIe within a NUMA node",
     50: "PCIe across NUMA nodes",
 }
-# Links of a GPU that are asked for at most where the binding does not say; Blackwell has 18. A count.
-_MOST_LINKS = 18
 
 
 def gpu_links(nvml: Nvml) -> tuple[GpuLink, ...]:
@@ -134,5 +125,5 @@ def _nvlinks_between(nvml: Nvml, first: Device, second: Device) -> int:
 
 
 def _active(nvml: Nvml, handle: Any) -> list[int]:
-    links = range(nvml.constant("NVML_NVLINK_MAX_LINKS") or _MOST_LINKS)
+    links = range(nvml.constant("NVML_NVLINK_MAX_LINKS"))
     return [link for link in links if nvml.ask("nvmlDeviceGetNvLinkState", handle, link) == 1]

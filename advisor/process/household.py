@@ -1,23 +1,9 @@
-"""The fork server's work beside forking: it adopts processes that trials leave behind, and ends them with the session.
+"""Processes and their groups: one killed, and a trial's own; variables that the session gives its fork server."""
 
-Processes that leave their trial's group, as daemons do, become the fork server's children (on Linux): the session finds
-them there and ends them. When the session's process dies, the kernel tells the fork server, which ends its descendants.
-A trial leaves all this behind, and leads a group of its own.
-"""
-
-import atexit
 import contextlib
-import ctypes
 import os
-import shutil
 import signal
-import time
-import warnings
 from multiprocessing import forkserver
-from types import FrameType
-from typing import NoReturn
-
-import psutil
 
 # The session tells the fork server its process and its folder for sockets, as `id:folder`, and that module names of the
 # working directory do not count for it (with a value by which the fork server knows that the user did not set that).
@@ -25,65 +11,6 @@ SCRATCH = "PERF_ADVISOR_SCRATCH"
 SOCKETS = "PERF_ADVISOR_SOCKETS"  # that folder, whose path is short, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
-_SERVER, _SESSION = os.getpid(), os.getppid()
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36
-_ROUNDS = 50
-_ROUND_S = 0.02
-
-
-def keep() -> bool:
-    """Make the fork server end with its session. To be called before it imports anything large.
-
-    Return False in a fresh interpreter, which imports the same modules but has no fork server.
-    """
-    if os.environ.get(SAFE_PATH) == OURS:
-        del os.environ[SAFE_PATH]  # for the fork server alone
-    session, _, folder = os.environ.pop(SCRATCH, "").partition(":")
-    if not folder:
-        return False
-    os.environ[SOCKETS] = folder
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(session):  # it has ended meanwhile
-        os._exit(1)
-    warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # one adopted
-    return True
-
-
-def end_descendants_too() -> None:
-    """Have the fork server end its children before itself. Until this call a signal ends it at once."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _leave)
-    atexit.register(_end_descendants)
-
-
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End with all descendants; a child that has not yet its own handlers ends by the signal."""
-    _end_descendants()
-    if os.getpid() == _SERVER and os.getppid() != _SESSION:  # which can no longer remove its folder
-        shutil.rmtree(os.environ[SOCKETS], ignore_errors=True)
-    os._exit(128 + number)
-
-
-def _end_descendants() -> None:
-    """End the fork server's descendants. Each that ends may leave children, which it adopts."""
-    if os.getpid() != _SERVER:
-        return
-    for _ in range(_ROUNDS):
-        with contextlib.suppress(psutil.Error):
-            left = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
-            if not left:
-                return
-            for one in left:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-        time.sleep(_ROUND_S)
 
 
 def kill(pid: int, *, group: bool = False) -> None:

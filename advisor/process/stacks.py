@@ -8,10 +8,10 @@ from pathlib import Path
 from advisor.process.streams import STACK_BEGINS, TELL_WHERE
 
 LOG_TAIL_BYTES = 2000
-# Limits of a stack: bytes that are read, calls that are told, and seconds of waiting for it.
+# Limits of a stack: bytes that are read, calls that are told, and looks at the log.
 _STACK_BYTES = 2**16
 _CALLS_TOLD = 8
-_WAIT_S = 1.0
+_LOOKS = 20
 _LOOK_EVERY_S = 0.05
 # Python's own words before the stack of a process that a signal such as SIGSEGV ends.
 _FATAL = "Fatal Python error: "
@@ -19,26 +19,16 @@ _FATAL = "Fatal Python error: "
 
 def innermost_calls(pid: int, log_path: str) -> str:
     """The innermost calls of a running process, which is asked for them; empty if it does not answer."""
-    before, until = _place_of_stack(log_path), time.monotonic() + _WAIT_S
-    try:
+    with contextlib.suppress(OSError):  # the process has ended, or is somebody else's
+        log = Path(log_path)
+        before = log.stat().st_size
         os.kill(pid, TELL_WHERE)
-    except (ProcessLookupError, PermissionError):
-        return ""
-    while _place_of_stack(log_path) == before:
-        if time.monotonic() > until:
-            return ""
-        time.sleep(_LOOK_EVERY_S)
-    time.sleep(_LOOK_EVERY_S)  # the rest of it
-    return last_stack(log_path)
-
-
-def _place_of_stack(log_path: str) -> int:
-    """Where the last stack in a log begins, in bytes; -1 where its end has none."""
-    with contextlib.suppress(OSError):
-        start, end = _end_of(log_path, _STACK_BYTES)
-        place = end.rfind(STACK_BEGINS.encode())
-        return start + place if place >= 0 else -1
-    return -1
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_EVERY_S)
+            if STACK_BEGINS in tail(log_path, max(0, log.stat().st_size - before)):
+                time.sleep(_LOOK_EVERY_S)  # the rest of it
+                return last_stack(log_path)
+    return ""
 
 
 def last_stack(log_path: str) -> str:
@@ -67,10 +57,6 @@ def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
 
 def read_end(path: str, length: int) -> str:
     """The end of a log, ``length`` in bytes. Raises OSError."""
-    return _end_of(path, length)[1].decode("utf-8", "replace")
-
-
-def _end_of(path: str, length: int) -> tuple[int, bytes]:
     with Path(path).open("rb") as file:
-        start = file.seek(max(0, file.seek(0, os.SEEK_END) - length))
-        return start, file.read()
+        file.seek(max(0, file.seek(0, os.SEEK_END) - length))
+        return file.read().decode("utf-8", "replace")

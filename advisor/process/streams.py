@@ -39,36 +39,26 @@ class Stream(io.FileIO):
                 select.select([], [self], [])  # another program made it non-blocking
         return memoryview(data).nbytes
 
-
-class Streams:
-    """Standard output and error of a process that is perf-advisor's own."""
-
-    def __init__(self, out: Stream) -> None:
-        self._out = out
-
-    @classmethod
-    def taken(cls) -> Streams:
-        """Take the streams over. Output to a closed one is dropped; characters that a terminal lacks become ``?``."""
-        _open_missing()
-        out, error = Stream(1), Stream(2)
-        sys.stdout, sys.stderr = _text(out, sys.__stdout__), _text(error, sys.__stderr__)
-        sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
-        return cls(out)
-
     def problem(self) -> str:
         """The reason that standard output was not fully written; empty when it was, or its reader had left."""
         sys.stdout.flush()
-        error = self._out.error
-        if error is None or error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; the terminal is gone
+        if self.error is None or self.error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; no terminal
             return ""
-        return error.strerror or str(error)
+        return self.error.strerror or str(self.error)
 
 
-def _open_missing() -> None:
-    """Let no file be opened under the number of a standard stream that the shell closed."""
+def take_streams() -> Stream:
+    """Take over the streams of a process that is perf-advisor's own, and return its standard output.
+
+    Output to a closed one is dropped; characters that a terminal lacks become ``?``.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
+        pass  # no file may get the number of a standard stream that the shell closed
     os.close(descriptor)
+    out, error = Stream(1), Stream(2)
+    sys.stdout, sys.stderr = _text(out, sys.__stdout__), _text(error, sys.__stderr__)
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
+    return out
 
 
 def _text(raw: Stream, usual: TextIO | None) -> io.TextIOWrapper:

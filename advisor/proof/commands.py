@@ -162,7 +162,9 @@ def compare(
         longest_s = max(longest_s, time.monotonic() - begun)
     one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
     foreign = fmean(each.foreign_cores for each in (*one.runs, *other.runs))
-    return Compared(one, other, _comparison(one, other), _losses(one, other), time.monotonic() - started, foreign)
+    old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (one, other))
+    ratio = Comparison(*ratio_of_processes(new, old))
+    return Compared(one, other, ratio, _losses(one, other), time.monotonic() - started, foreign)
 
 
 def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
@@ -247,12 +249,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             kill(one.pid)
         kill(process.pid, group=True)
         process.wait()
-
-
-def _comparison(a: Side, b: Side) -> Comparison:
-    """The ratio of steps per second, B over A, with its interval."""
-    old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (a, b))
-    return Comparison(*ratio_of_processes(new, old))
 
 
 def _losses(a: Side, b: Side) -> str:

@@ -41,18 +41,14 @@ class Learning(StrEnum):
         return self in (Learning.SAME, Learning.BETTER)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The losses of a training from one seed, a number a step."""
+Curve = tuple[float, ...]  # the losses of a training from one seed, a number a step
 
-    losses: tuple[float, ...]
 
-    @property
-    def windows(self) -> list[float]:
-        """The mean losses of equal parts of the curve."""
-        count, parts = len(self.losses), min(WINDOWS, len(self.losses))
-        ends = [round(count * part / parts) for part in range(parts + 1)]
-        return [fmean(self.losses[start:end]) for start, end in pairwise(ends)]
+def windows(curve: Curve) -> list[float]:
+    """The mean losses of equal parts of the curve."""
+    parts = min(WINDOWS, len(curve))
+    ends = [round(len(curve) * part / parts) for part in range(parts + 1)]
+    return [fmean(curve[start:end]) for start, end in pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ class Convergence:
     @property
     def differences(self) -> list[float]:
         """For each seed the last window's loss with the settings, less that without."""
-        return [new.windows[-1] - old.windows[-1] for old, new in zip(self.plain, self.tuned, strict=True)]
+        return [windows(new)[-1] - windows(old)[-1] for old, new in zip(self.plain, self.tuned, strict=True)]
 
     @property
     def difference(self) -> float:
@@ -76,13 +72,13 @@ class Convergence:
     @property
     def learnt(self) -> float:
         """The loss that the plain loop loses from the first window to the last, on average."""
-        return fmean(curve.windows[0] - curve.windows[-1] for curve in self.plain)
+        return fmean(windows(curve)[0] - windows(curve)[-1] for curve in self.plain)
 
     @property
     def chance(self) -> float:
         """The largest difference that counts as chance: half of its 95 % interval, as a share of the loss learnt."""
         found, count = self.differences, len(self.plain)
-        like = max(_LIKE * abs(self.learnt), _LIKE_OF_LOSS * abs(fmean(one.windows[-1] for one in self.plain)))
+        like = max(_LIKE * abs(self.learnt), _LIKE_OF_LOSS * abs(fmean(windows(one)[-1] for one in self.plain)))
         if count == 1:
             return like
         quantile = _QUANTILES.get(count) or student_quantile(count - 1, REPORT)
@@ -91,7 +87,7 @@ class Convergence:
     @property
     def verdict(self) -> Learning:
         """The verdict, by the ends of the curves."""
-        ends = [curve.windows[-1] for curve in self.tuned]
+        ends = [windows(curve)[-1] for curve in self.tuned]
         if not all(map(math.isfinite, [*ends, self.difference])):
             return Learning.DIVERGED
         if abs(self.difference) <= self.chance:
@@ -117,14 +113,14 @@ def converge(target: TargetSpec, path: str, say: Callable[[str], None], steps: i
             if not result.measured:
                 hint = result.hint or "Fix what the lines below show."
                 raise TargetError(f"the training {spec.trial_id}: {result.reason}", hint, result.details)
-            curves[spec.trial_id].append(Curve(result.losses))
+            curves[spec.trial_id].append(result.losses)
     without, with_settings = (tuple(side) for side in curves.values())
-    if not all(map(math.isfinite, (loss for curve in without for loss in curve.losses))):
+    if not all(map(math.isfinite, (loss for curve in without for loss in curve))):
         raise TargetError("the training without the settings diverges.", "Mend that first: its loss is not finite.")
     return Convergence(without, with_settings, time.monotonic() - started)
 
 
 def band(curves: Sequence[Curve]) -> list[tuple[float, float, float]]:
     """The lowest, the mean and the highest loss over the seeds, window by window."""
-    windows = zip(*(curve.windows for curve in curves), strict=True)
-    return [(min(values), fmean(values), max(values)) for values in windows]
+    by_window = zip(*map(windows, curves), strict=True)
+    return [(min(values), fmean(values), max(values)) for values in by_window]

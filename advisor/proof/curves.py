@@ -28,8 +28,8 @@ def as_json(found: Convergence) -> dict[str, Any]:
         "difference": found.difference,
         "chance": found.chance,
         "learnt": found.learnt,
-        "plain": [curve.losses for curve in found.plain],
-        "tuned": [curve.losses for curve in found.tuned],
+        "plain": found.plain,
+        "tuned": found.tuned,
         "session_s": found.seconds,
     }
 
@@ -48,7 +48,7 @@ def drawn(found: Convergence) -> str:
     parts = [
         f'<text x="4" y="{_MARGIN}">{highest:.4g}</text>',
         f'<text x="4" y="{_HEIGHT - _MARGIN}">{lowest:.4g}</text>',
-        f'<text x="{_MARGIN}" y="{_HEIGHT - 12}">loss over {len(found.plain[0].losses)} steps</text>',
+        f'<text x="{_MARGIN}" y="{_HEIGHT - 12}">loss over {len(found.plain[0])} steps</text>',
     ]
     for name, side, colour in zip(("without", "with the settings"), bands, _COLOURS, strict=True):
         there = [place(window, high) for window, (_, _, high) in enumerate(side)]

@@ -1,9 +1,9 @@
 """Times the optimizer steps of a program from inside. It is copied as ``sitecustomize.py`` to a folder on its path.
 
 The program's Python may be another than ours, so this file needs nothing but the standard library, and PyTorch once the
-program imports it. A step ends where the program's first optimizer has stepped (PyTorch's global hook), or where its
-CUDA graph was replayed once it only replays. Steps run back to back in blocks; the device is waited for at the end of a
-block, not inside. What is seen goes to a file of its own for each process, a line of JSON each.
+program imports it. A step ends where the program's first optimizer has stepped (PyTorch's global hook), or where a CUDA
+graph was replayed in which it has. Steps run back to back in blocks; the device is waited for at the end of a block,
+not inside. What is seen goes to a file of its own for each process, a line of JSON each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TextIO
 FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
 BLOCK_S, BLOCK_STEPS = 0.05, 3
 LOSSES = 20  # the first ones are written
-# So long without an event of the optimizer or graph by which steps are counted, and another one takes its place.
+# So long without a step of the optimizer by which steps are counted, and another one takes its place.
 _OTHERS_S = 2.0
 
 
@@ -33,8 +33,9 @@ class StepWatch:
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder = torch, folder
         self._file: TextIO | None = None
-        self._pace: int | None = None  # the id of the optimizer or the graph by which steps are counted
-        self._paced = time.perf_counter()  # its last event
+        self._pace: int | None = None  # the id of the optimizer by which steps are counted
+        self._paced = time.perf_counter()  # its last step
+        self._recorded: list[int] = []  # the optimizers that have stepped in the graph that is being captured
         self._losses = 0
         self._scaled = False  # a scaler was given this loss, unscaled; what runs backward is scaled
         self._begun: float | None = None
@@ -45,7 +46,8 @@ class StepWatch:
         torch = self._torch
         optimizers = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
         optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._step(id(optimizer)))
-        backward, scale, replay = torch.Tensor.backward, torch.amp.GradScaler.scale, torch.cuda.CUDAGraph.replay
+        backward, scale, graphs = torch.Tensor.backward, torch.amp.GradScaler.scale, torch.cuda.CUDAGraph
+        capture_end, replay = graphs.capture_end, graphs.replay
 
         def noted_backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._scaled:
@@ -59,13 +61,18 @@ class StepWatch:
                 self._scaled = True
             return scale(scaler, outputs)
 
+        def noted_capture_end(graph: Any) -> Any:
+            graph.optimizers, self._recorded = self._recorded, []
+            return capture_end(graph)
+
         def noted_replay(graph: Any) -> Any:
             result = replay(graph)
-            self._step(id(graph))
+            for optimizer in getattr(graph, "optimizers", ()):
+                self._step(optimizer)
             return result
 
         torch.Tensor.backward, torch.amp.GradScaler.scale = noted_backward, noted_scale
-        torch.cuda.CUDAGraph.replay = noted_replay
+        graphs.capture_end, graphs.replay = noted_capture_end, noted_replay
 
     def _loss(self, tensor: Any) -> None:
         if self._losses >= LOSSES or tensor.numel() != 1 or self._is_capturing():
@@ -75,6 +82,7 @@ class StepWatch:
 
     def _step(self, key: int) -> None:
         if self._is_capturing():
+            self._recorded.append(key)
             return
         if self._pace is None:
             self._write(first=time.time())

@@ -25,7 +25,7 @@ from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFact
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
-_AROUND_FORWARD = ("autocast", "attention_backend", "create_on_device", "grad_mode")
+_AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
 _NO_PLACE = {
@@ -99,8 +99,9 @@ class _Patch:
         if around := [one for one in settings if one[0].plan_field in _AROUND_FORWARD]:
             with self._or_left_out(*(format_setting(recipe.key, value) for recipe, value in around)):
                 self._around_forward(step)
-        with self._or_left_out(format_setting("compile.mode", step.plan.compiles_with)):
-            self._compiled(step)
+        if any(recipe.compiles for recipe, _ in settings):
+            with self._or_left_out(format_setting("compile.mode", step.plan.compiles_with)):
+                self._compiled(step)
 
     @contextlib.contextmanager
     def _or_left_out(self, *settings: str) -> Iterator[None]:
@@ -236,8 +237,7 @@ class _Patch:
     def _around_forward(self, step: StepText) -> None:
         """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
         device = f'"{step.plan.device}"'
-        contexts = [f"torch.device({device})" if text == "self.device" else text for text in step.contexts()]
-        contexts = [text.replace("self.device.type", device).replace(", cache_enabled=False", "") for text in contexts]
+        contexts = step.contexts(device)
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
@@ -271,6 +271,16 @@ class _Patch:
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
         plan, arguments = step.plan, ", ".join(step.compiled_with())
+        if (calls := self._places("compile call")) and (
+            mode := self.facts.current.get("compile.mode", "none")
+        ) != "none":
+            # The script compiles the model itself: its own call says the mode, or that it is off.
+            as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")
+            whole = dict(one.split("=", 1) for one in step.compiled_with())
+            default = {"mode": '"default"'} if mode != "default" else {}
+            self.give(calls[0].kind, {**default, **whole} if as_whole else {"disable": "True"})
+            if as_whole:
+                return
         if plan.compiles_with == "none":
             return
         if plan.freezing:
@@ -315,14 +325,14 @@ class _Patch:
         (place,) = places
         if place.problem:
             raise _NotHereError(f"{place.problem}; {_BY_OWN_STEP}")
-        written_for = WrittenFor("step", BatchForm("list", ("*batch",)), self.facts)
+        written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
         edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
-        edits.imports += ["import inspect", "import torch"]
+        edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].name = self._free_name("train_step")
-        edits.pieces[place].wrapped = f"OwnStep({{}}, {place.name})"
+        edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name

@@ -29,7 +29,7 @@ class Piece:
     """A change of some statements of a block: they are put under ``with``, or made a function above the loop.
 
     The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
-    function, that is called in its place, with all arguments in one.
+    function, that is called in its place.
     """
 
     contexts: list[str] = field(default_factory=list)
@@ -212,16 +212,14 @@ class _Editor(cst.CSTTransformer):
     def _as_function(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
         """Keep some statements as a function above the loop, and return the statement that calls it."""
         takes, gives = ", ".join(place.takes), ", ".join(place.gives)
-        row = takes if len(place.takes) != 1 else f"{takes},"
-        unpacked = self._lines([f"{row} = batch"]) if piece.wrapped and takes else []
-        body = [*unpacked, *inside, *(self._lines([f"return {gives}"]) if gives else [])]
+        body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
         head = [piece.decorator] if piece.decorator else []
-        head.append(f"def {piece.name}({'batch' if piece.wrapped else takes}):\n    pass")
-        function = self._lines(head)[0]
+        function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
         self._functions.append(function.with_changes(body=cst.IndentedBlock(body)))
         if piece.wrapped:
-            self._functions += self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
-        called = f"{piece.name}({f'({row})' if piece.wrapped else takes})"
+            captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
+            self._functions.append(_behind_blanks(captured[0], 1))
+        called = f"{piece.name}({takes})"
         return self._lines([f"{gives} = {called}" if gives else called])
 
     # --- the top of the file --------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class _File:
         parts = [*self.definitions, *parts]
         if any(recipe.key == "attention.empty_masks" and value == "dropped" for recipe, value in self.settings):
             parts = [re.sub(r'=batch\["(\w+_mask)"\]', r'=batch.get("\1")', part) for part in parts]
-        used = ("inspect", "torch", "torch._functorch.config", "torch._inductor.config")
+        used = ("inspect", "torch", "torch._inductor.config")
         self.imports |= {"from unittest import mock"} if _names(r"mock\.", *parts) else set()
         self.imports |= {f"import {name}" for name in used if _names(rf"{name}\.", *parts)}
         return "\n\n\n".join([self.head(), *parts]) + "\n"

@@ -10,7 +10,7 @@ import linecache
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -152,12 +152,12 @@ def places_of_made(
         yield replace(made[one], kind="loader call")
 
 
-def places_of_arguments(files: Iterable[str]) -> Iterator[Place]:
-    """The call that makes the arguments of transformers' Trainer, where the files have one."""
+def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
+    """The call of a function whose name ends like this, where the files have one such call."""
     calls = [(file, node) for file in files for node in ast.walk(tree_of_file(file)) if isinstance(node, ast.Call)]
-    made = [(file, call) for file, call in calls if name_called(call).endswith("TrainingArguments")]
-    if len(made) == 1:
-        yield _at("arguments", *made[0])
+    found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
+    if len(found) == 1:
+        yield _at(kind, *found[0])
 
 
 def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
@@ -183,14 +183,24 @@ def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
 
 def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
     """The last statement before a line that concerns a name, in the block that leads to the line."""
-    block, found = scope.body, None
-    while block:
-        here = next((one for one in block if one.lineno <= line <= (one.end_lineno or 0)), None)
+    found = None
+    for block in _blocks_to(line, scope.body):
         before = [one for one in block if (one.end_lineno or 0) < line and _concerns(one, name)]
         found = before[-1] if before else found
-        inner = [] if here is None else [part for part in blocks(here) if any(_concerns(one, name) for one in part)]
-        block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
     return found
+
+
+def _place_in(block: Sequence[ast.stmt], line: int) -> int:
+    """The place of the statement in a block that a line is of; -1 for none."""
+    return next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or 0)), -1)
+
+
+def _blocks_to(line: int, block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """A block and the blocks in it that lead to a line, the outermost first."""
+    while block:
+        yield block
+        inner = (part for one in block for part in blocks(one) if part)
+        block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
@@ -264,11 +274,11 @@ class LoopPlaces:
         while last > begin and not bound_in(block[last]) & read:  # not of the loss
             last -= 1
         scope = self.loop if code is self.code else whole
-        yield _Piece(block[begin : last + 1], scope, whole).place("forward", file, self._names_in(code))
+        yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), self._names_in(code))
         yield from (_at("backward", file, one) for one in _calls(block[end : end + 1], "backward"))
         yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        done = next((at for at, one in enumerate(block) if one.lineno <= update <= (one.end_lineno or 0)), -1)
+        done = _place_in(block, update)
         if done >= end:
             yield from (_at("clip", file, one) for one in block[end:done] if _calls([one], "clip_grad_norm_"))
             for call in _calls(block[done : done + 1], "step"):
@@ -292,11 +302,18 @@ class LoopPlaces:
         names = self._names_in(code)
         inside = block[begin : done + 1]
         behind = _only_noting(inside, after)
-        piece = _Piece([one for one in inside if one not in behind], self.loop, scope_of(code))
-        place = piece.place("step", code.co_filename, names, on_device=True)
-        place = replace(place, behind=tuple(one.lineno for one in behind))
-        problem = place.problem if code is self.code else "it is in a function that the loop calls"
-        return replace(place, name=next(_names_of(self.model, names), ""), problem=problem)
+        captured = [one for one in inside if one not in behind]
+        scopes = self.loop, scope_of(code)
+        place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
+        owners = [call.func.value for call in _calls(captured, "step") if isinstance(call.func, ast.Attribute)]
+        optimizers = {ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer)}
+        model, problem = next(_names_of(self.model, names), ""), place.problem
+        if not (model and optimizers):
+            problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
+        if code is not self.code:
+            problem = "it is in a function that the loop calls"
+        name = ", ".join([model, *sorted(optimizers)])
+        return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
 
 
 def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
@@ -328,12 +345,9 @@ def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:
 
     Such as those for the actions of an agent, in a loop whose loss is computed in some rounds.
     """
-    inner = [part for one in block for part in blocks(one) if part]
-    around = next((one for one in inner if one[0].lineno <= backward <= (one[-1].end_lineno or 0)), None)
-    if around is None:
-        return lines
-    within = {line for line in lines if around[0].lineno <= line <= (around[-1].end_lineno or 0)}
-    return _nearest(within, around, backward) if within else lines
+    ends = [(part[0].lineno, part[-1].end_lineno or 0) for part in _blocks_to(backward, block)]
+    levels = ({line for line in lines if first <= line <= last} for first, last in ends)
+    return [lines, *filter(None, levels)][-1]
 
 
 def _calls(statements: Iterable[ast.AST], name: str) -> list[ast.Call]:
@@ -343,107 +357,99 @@ def _calls(statements: Iterable[ast.AST], name: str) -> list[ast.Call]:
 
 def _block_with(block: list[ast.stmt], first: int, last: int) -> tuple[list[ast.stmt], int, int]:
     """The innermost block of statements that holds two lines, and the places of both in it; an empty one for none."""
-
-    def place(line: int) -> int:
-        return next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or 0)), -1)
-
-    begin, end = place(first), place(last)
-    if begin < 0 or end < begin:
-        return [], 0, 0
-    inner = [_block_with(part, first, last) for part in blocks(block[begin])] if begin == end else []
-    return next((found for found in inner if found[0]), (block, begin, end))
+    for part in reversed(list(_blocks_to(last, block))):
+        begin, end = (_place_in(part, line) for line in (first, last))
+        if 0 <= begin <= end:
+            return part, begin, end
+    return [], 0, 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Statements that could be a function: of a ``scope`` that is run in each round, in the ``whole`` function."""
+def _place_of_function(
+    kind: str,
+    file: str,
+    statements: list[ast.stmt],
+    scopes: tuple[ast.AST, ast.AST],
+    names: Mapping[str, Any],
+    *,
+    on_device: bool = False,
+) -> Place:
+    """The place of statements that could be a function, with the names that it would take and give.
 
-    statements: list[ast.stmt]
-    scope: ast.AST
-    whole: ast.AST
-
-    def place(self, kind: str, file: str, names: Mapping[str, Any], *, on_device: bool = False) -> Place:
-        """Their place, with the names that such a function would take and give."""
-        used = _Used()
-        used.bound = used.after(self.statements, frozenset())
-        read, stored = list(used.read), list(used.stored)
-        others = list(self._outside(self.scope))
-        bound = {one.arg for one in others if isinstance(one, ast.arg)} | _named(others, ast.Store)
-        takes = tuple(name for name in read if name in bound)
-        later = _named(self._outside(self.whole), ast.Load)
-        made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not self.scope}
-        tensors = {name for name in takes if isinstance(names.get(name), torch.Tensor)} if on_device else {*takes}
-        gives = tuple(name for name in stored if name in later)
-        problems = (
-            *(f"`{name}` is defined anew in each round" for name in read if name in made),
-            *(f"`{name}` is carried from round to round" for name in read if name in stored),
-            *(f"`{name}` gets a value in some rounds only" for name in gives if name not in used.bound),
-            *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
-        )
-        problem = next(iter((*self._on_host(on_device=on_device), *problems)), "")
-        return _at(kind, file, self.statements[0], self.statements[-1], takes=takes, gives=gives, problem=problem)
-
-    def _outside(self, scope: ast.AST) -> Iterator[Any]:
-        """The nodes of a scope that are not among the statements."""
-        lines = {line for one in self.statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
-        return (node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines)
-
-    def _on_host(self, *, on_device: bool) -> Iterator[str]:
-        """Reasons why the statements cannot become a function; with ``on_device``, a function captured in a graph."""
-        for node in (node for one in self.statements for node in ast.walk(one)):
-            if isinstance(node, _LEAVES):
-                yield f"line {node.lineno} leaves the statements"
-            if not on_device and isinstance(node, ast.Call) and name_called(node) == "zero_grad":
-                yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
-            if on_device and isinstance(node, ast.If | ast.While | ast.Try):
-                yield f"line {node.lineno} decides on the host"
-            if on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
-                yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
-            if on_device and isinstance(node, ast.Call) and name_called(node) in _HOSTS:
-                yield f"line {node.lineno} calls {name_called(node)}() on the host"
-            if on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield f"line {node.lineno} assigns to an attribute, which a replay would not"
-
-
-@dataclass(slots=True)
-class _Used:
-    """The names that statements read before binding them (``read``), and that they bind (``stored``), in order.
-
-    ``bound`` are the names that certainly have a value after the statements.
+    ``scopes``: what is run in each round, and the whole function that it is in. ``on_device``: it would be captured.
     """
+    scope, whole = scopes
+    read, stored = dict[str, None](), dict[str, None]()
+    certain = _add_names(statements, frozenset(), read, stored)
+    lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
+    others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
+    bound = {one.arg for one in others if isinstance(one, ast.arg)} | _named(others, ast.Store)
+    takes = tuple(name for name in read if name in bound)
+    later = _named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
+    made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not scope}
+    gives = tuple(name for name in stored if name in later)
+    tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
+    problems = (
+        *_problems_in(statements, on_device=on_device),
+        *(f"`{name}` is defined anew in each round" for name in read if name in made),
+        *(f"`{name}` is carried from round to round" for name in read if name in stored),
+        *(f"`{name}` gets a value in some rounds only" for name in gives if name not in certain),
+        *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
+        *(f"`{name}` is no tensor and is read later" for name in gives if name not in tensors),
+    )
+    problem = next(iter(problems), "")
+    return _at(kind, file, statements[0], statements[-1], takes=takes, gives=gives, problem=problem)
 
-    read: dict[str, None] = field(default_factory=dict)
-    stored: dict[str, None] = field(default_factory=dict)
-    bound: frozenset[str] = frozenset()
 
-    def after(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
-        """Collect names of statements; ``bound`` have a value before them. Return those with a value after them."""
-        for one in statements:
-            if isinstance(one, ast.With):
-                for item in one.items:
-                    bound = self._after_one(item, bound)
-                bound = self.after(one.body, bound)
-            elif isinstance(one, ast.If):
-                bound = self._after_one(one.test, bound)
-                bound = self.after(one.body, bound) & self.after(one.orelse, bound)
-            elif isinstance(one, ast.For):
-                bound = self._after_one(one.target, self._after_one(one.iter, bound))
-                bound = self.after([*one.body, *one.orelse], bound)
-            else:
-                bound = self._after_one(one, bound)
-        return bound
+def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator[str]:
+    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph."""
+    nodes: Iterator[Any] = (node for one in statements for node in ast.walk(one))
+    for node in nodes:
+        called = name_called(node) if isinstance(node, ast.Call) else ""
+        if isinstance(node, _LEAVES):
+            yield f"line {node.lineno} leaves the statements"
+        elif not on_device and called == "zero_grad":
+            yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
+        elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
+            yield f"line {node.lineno} decides on the host"
+        elif on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
+            yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
+        elif on_device and called in _HOSTS:
+            yield f"line {node.lineno} calls {called}() on the host"
+        elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield f"line {node.lineno} assigns to an attribute, which a replay would not"
 
-    def _after_one(self, statement: ast.AST, bound: frozenset[str]) -> frozenset[str]:
-        inner = [node.target for node in ast.walk(statement) if isinstance(node, ast.comprehension)]
-        own = {node.id for target in inner for node in ast.walk(target) if isinstance(node, ast.Name)}
-        nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in own]
-        nodes.sort(key=lambda node: (node.lineno, node.col_offset))
-        added = {node.target for node in ast.walk(statement) if isinstance(node, ast.AugAssign)}
-        loaded = [node.id for node in nodes if isinstance(node.ctx, ast.Load) or node in added]
-        stored = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
-        self.read |= dict.fromkeys(name for name in loaded if name not in bound)
-        self.stored |= dict.fromkeys(stored)
-        return bound.union(stored)
+
+def _add_names(
+    statements: Iterable[ast.stmt], bound: frozenset[str], read: dict[str, None], stored: dict[str, None]
+) -> frozenset[str]:
+    """Add the names that statements read before binding them, and those that they bind, in order.
+
+    ``bound`` have a value before the statements. Return the names that certainly have one after them.
+    """
+    heads: Sequence[ast.AST]
+    for one in statements:
+        heads, branches = [one], list[list[ast.stmt]]()
+        match one:
+            case ast.With(items=items, body=body):
+                heads, branches = items, [body]
+            case ast.If(test=test, body=body, orelse=orelse):
+                heads, branches = [test], [body, orelse]
+            case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
+                heads, branches = [iterated, target], [[*body, *orelse]]
+        for head in heads:
+            inner = [node.target for node in ast.walk(head) if isinstance(node, ast.comprehension)]
+            own = _named((node for target in inner for node in ast.walk(target)), ast.Store)
+            names = [node for node in ast.walk(head) if isinstance(node, ast.Name) and node.id not in own]
+            names.sort(key=lambda node: (node.lineno, node.col_offset))
+            added = {node.target for node in ast.walk(head) if isinstance(node, ast.AugAssign)}
+            loaded = (node.id for node in names if isinstance(node.ctx, ast.Load) or node in added)
+            read.update(dict.fromkeys(name for name in loaded if name not in bound))
+            new = [node.id for node in names if isinstance(node.ctx, ast.Store)]
+            stored.update(dict.fromkeys(new))
+            bound = bound.union(new)
+        if branches:
+            bound = frozenset.intersection(*(_add_names(branch, bound, read, stored) for branch in branches))
+    return bound
 
 
 def _named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:

@@ -10,14 +10,10 @@ from typing import Any, Self
 from advisor.python import template
 from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
-from advisor.records import BatchForm, Mode, Value, WorkloadFacts
+from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
-_KINDS = {
-    "train": {"DOES": "trains on a batch and returns its loss", "TAKES": "model, optimizer, loss_fn", "RESULT": "loss"},
-    "infer": {"DOES": "returns the model's output", "TAKES": "model", "RESULT": "output"},
-    "own": {"DOES": "returns what your step returns", "TAKES": "step, model", "RESULT": "result"},
-}
+_TAKES = {"train": "model, optimizer, loss_fn", "infer": "model", "own": "step, model"}  # the class of a step
 _USUAL_BATCHES = {
     "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
     "model_batch": BatchForm("list", (), "batch"),
@@ -25,7 +21,6 @@ _USUAL_BATCHES = {
     "step": BatchForm("nested"),
     "infer": BatchForm("tensor", ("batch",)),
 }
-_BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}
 # Arguments of DistributedDataParallel, which are fields of the plan too.
 OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
@@ -40,13 +35,14 @@ class WrittenFor:
     """The workload that a file is written for. ``loss_form`` and ``batch_form`` are those of the baseline's record.
 
     ``facts`` are None where they are not known; a loss then takes output and target. ``measured`` is the speed-up, and
-    what it was measured with, for the first line.
+    what it was measured with, for the first line. ``place`` is that of the step in a script whose step is captured.
     """
 
     loss_form: str = ""
     batch_form: BatchForm | None = None
     facts: WorkloadFacts | None = None
     measured: str = ""
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +96,22 @@ class StepText:
     def words(self) -> set[str]:
         """The conditions of the template that hold for this step, besides those of its expressions."""
         plan, kind, batch = self.plan, self.kind, self.batch.kind
-        train = kind == "train"
+        train, script = kind == "train", self.workload.place is not None
+        gives = len(self.workload.place.gives) if self.workload.place else 0
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
         several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
         blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set[str]()
         holds = {
             "graph": graph,
+            "script": script,
+            "gives_one": gives == 1,
+            "gives_several": gives > 1,
             "transformer": bool(blocks & _TRANSFORMERS),
             "inside": inside,
             "apart": graph and train and not inside,
             "copies": plan.compile_mode in MODES_WITH_GRAPHS and kind != "own",
-            "on_device": several and batch != "object",
+            "on_device": several and batch != "object" and not script,
             "scaler": train and plan.scales_gradients,
             "compiles_loss": train and plan.compiles_loss,
             "compiles": plan.compiles_with != "none",
@@ -157,11 +157,12 @@ class StepText:
         chosen = [name for name in OF_DDP if getattr(plan, name) != getattr(StepPlan(plan.mode, plan.device), name)]
         ddp_arguments += [f"{name}={getattr(plan, name)}" for name in chosen]
         ddp = call("model = torch.nn.parallel.DistributedDataParallel", ddp_arguments, indent=8)
-        own = self.kind == "own"
+        own, place = self.kind == "own", self.workload.place
+        takes = _TAKES[self.kind] + ("=None" if self.form == "own" else "")
         return {
-            **_KINDS[self.kind],
-            "CLASS": f"{self.kind.title()}Step",
-            "TAKES": _KINDS[self.kind]["TAKES"] + ("=None" if self.form == "own" else ""),
+            "CLASS": "CapturedStep" if place else f"{self.kind.title()}Step",
+            "TAKES": f"{takes}, *optimizers" if place else takes,
+            "STAR": "*" if place else "",
             "HOW": how,
             "LAST": str(self.transforms or ""),
             "RANK": "5" if plan.memory_format.endswith("3d") else "4",
@@ -173,7 +174,6 @@ class StepText:
             "COMPILED_WITH": ", ".join(compiled_with),
             "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
             "WITH": _with(self.contexts()),
-            "WITH_ATTENTION": _with(self._attention()),
             "ON_STREAM": _with(["torch.cuda.stream(self.stream)", *([_AS_RECORDED] if "regional" in words else [])]),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
@@ -196,24 +196,19 @@ class StepText:
         found += [f"dynamic={dynamic}"] if dynamic is not None else []
         return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
 
-    def contexts(self) -> list[str]:
-        """The contexts around a model's call and the loss."""
+    def contexts(self, device: str = "") -> list[str]:
+        """The contexts around a model's call and the loss; ``device`` names it in a script, where no class holds it."""
         plan, found = self.plan, list[str]()
         grad = "no_grad" if plan.cuda_graph and plan.runs_under == "caller" else plan.runs_under
         if plan.mode == Mode.INFER and grad != "caller":
             found.append("torch.enable_grad()" if grad == "grad" else f"torch.{grad}()")
         if plan.create_on_device:
-            found.append("self.device")
-        found += self._attention()
+            found.append(f"torch.device({device})" if device else "self.device")
         if plan.autocast != "none":
             # A step of one's own, or a loss that calls the model, may change the weights between two calls.
-            cache = ", cache_enabled=False" if self.form in ("step", "model_batch") else ""
-            found.append(f"torch.autocast(self.device.type, dtype=torch.{plan.autocast}{cache})")
+            cache = ", cache_enabled=False" if self.form in ("step", "model_batch") and not device else ""
+            found.append(f"torch.autocast({device or 'self.device.type'}, dtype=torch.{plan.autocast}{cache})")
         return found
-
-    def _attention(self) -> list[str]:
-        chosen = _BACKENDS.get(self.plan.attention_backend)
-        return [f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{chosen})"] if chosen else []
 
 
 def _with(contexts: list[str]) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,7 +29,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
-from advisor.process.importing import program_of_rank
 from advisor.process.stacks import innermost_calls
 from advisor.process.streams import redirect_output
 from advisor.records import (
@@ -43,7 +43,7 @@ from advisor.records import (
     TrialSpec,
     World,
 )
-from advisor.trial.fresh import merged_environment
+from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
 
 # A rank says so that waits for the others, or whose error came out of such a wait; what says nothing for long is in the
@@ -57,13 +57,7 @@ _SETTLING_S = 1.5
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
 # Calls in which a rank waits: exchanging gradients, a collective, its device; our own read the loss there.
-_WAITING_CALLS = (
-    "_engine_run_backward",
-    "in synchronize",
-    "torch/distributed/",
-    "torch/nn/parallel/",
-    "advisor/ranks/",
-)
+_WAITING_CALLS = re.compile(r"_engine_run_backward|in synchronize|torch/distributed/|torch/nn/parallel/|advisor/ranks/")
 _INNERMOST = 2
 _SEES_LOG = "The trial's log has the whole story."
 
@@ -88,7 +82,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     os._exit(0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Rank:
     """A rank as its launcher knows it: its process, what it said last, its result, and its end."""
 
@@ -105,13 +99,10 @@ class _Rank:
         return self.ended and self.result is None
 
     @property
-    def failed(self) -> bool:
-        """Whether it has a result that is an error."""
-        return self.result is not None and self.result.outcome is not Outcome.MEASURED
-
-    def named_result(self) -> TrialResult:
-        """Its result, with a reason that names it."""
-        assert self.result is not None
+    def error(self) -> TrialResult | None:
+        """Its result where that is an error, with a reason that names the rank."""
+        if self.result is None or self.result.outcome is Outcome.MEASURED:
+            return None
         return replace(self.result, reason=f"rank {self.number}: {self.result.reason}")
 
 
@@ -136,26 +127,21 @@ class Launcher:
         """Listen to the ranks until there is a result, an error, or no time left."""
         failed_at = None
         self._deadline = deadline
-        while True:
+        while time.monotonic() < deadline:
             self._listen(channel)
             for one in self._ranks:
-                if self._leads(one) and one.result is not None and not one.failed:
+                if one.result is not None and one.error is None and self._leads(one):
                     return one.result
-            failed = [one for one in self._ranks if one.failed]
-            if own := next((one for one in failed if one.doing != WAITING), None):
-                return own.named_result()
-            if failed or any(one.died for one in self._ranks) or not self._torchrun.is_alive():
+                if one.error is not None and one.doing != WAITING:
+                    return one.error
+            if any(one.error or one.died for one in self._ranks) or not self._torchrun.is_alive():
                 failed_at = failed_at or time.monotonic()
                 if time.monotonic() - failed_at > _SETTLING_S:
-                    return self._failure(failed)
-            if time.monotonic() > deadline:
-                how = f"no result after {self._spec.timeout_s:.0f} s"
-                if not self._ranks and self._world.options:
-                    return of_no_meeting(self._world.options, how)
-                nobody = TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
-                late = self._hang(how) or nobody
-                is_slow = self._world.script or self._world.ranks * self._world.machines == 1  # it need not hang
-                return replace(late, reason=f"{how} ({self._activity or 'starting'})") if is_slow else late
+                    return self._failure()
+        how = f"no result after {self._spec.timeout_s:.0f} s"
+        if not self._ranks and self._world.options:
+            return of_no_meeting(self._world.options, how)
+        return self._hang(how) or TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
 
     def _listen(self, channel: Channel) -> None:
         live = [one for one in self._ranks if not one.ended]
@@ -191,33 +177,31 @@ class Launcher:
         """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
         return one.number >= 0 and one.number % self._world.ranks == 0
 
-    def _failure(self, failed: list[_Rank]) -> TrialResult:
+    def _failure(self) -> TrialResult:
         """The reason where no rank has made an error itself: one that died or hangs, or torchrun's own."""
         dead = [one.number for one in self._ranks if one.died and one.number >= 0]
         if dead:
             self._torchrun.join(_SETTLING_S)
         report: TrialResult | None = self._report.recv() if self._report.poll() else None
         if dead:
-            return report or TrialResult(
-                Outcome.CRASHED, f"rank {dead[0]}: its process ended without a word", _SEES_LOG
-            )
-        if hang := self._hang("the others waited until their time was over"):
-            return hang
-        if failed:
-            return failed[0].named_result()
-        return report or TrialResult(Outcome.FAILED, "torchrun ended without an error", _SEES_LOG)
+            ended = f"rank {dead[0]}: its process ended without a word"
+            return report or TrialResult(Outcome.CRASHED, ended, _SEES_LOG)
+        errors = [one.error for one in self._ranks if one.error is not None]
+        own = report or TrialResult(Outcome.FAILED, "torchrun ended without an error", _SEES_LOG)
+        return self._hang("the others waited until their time was over") or next(iter(errors), own)
 
     def _hang(self, how: str) -> TrialResult | None:
-        """The first rank that waits for nobody, with its innermost calls; None where all have ended or wait."""
-        for one in self._ranks:
-            if one.ended or one.result is not None or one.doing == WAITING:
-                continue
-            stack = innermost_calls(one.pid, self._spec.log_path)
-            if not waits_for_others(stack):
-                doing = f" ({one.doing})" if one.doing else ""
-                hint = "Give it more time with --budget, or fix the hang."
-                return TrialResult(Outcome.TIMED_OUT, f"rank {one.number} hangs{doing}: {how}", hint, stack)
-        return None
+        """The ranks that wait for nobody, with their innermost calls; the only one is named. None where all wait."""
+        late = [one for one in self._ranks if not one.ended and one.result is None and one.doing != WAITING]
+        calls = {one: innermost_calls(one.pid, self._spec.log_path) for one in late}
+        late = [one for one in late if not waits_for_others(calls[one])]
+        if not late:
+            return None
+        what = f"{how} ({self._activity or 'starting'})"
+        if len(late) == 1 and len(self._ranks) > 1:
+            what = f"rank {late[0].number} hangs ({late[0].doing or 'starting'}): {how}"
+        hint = "Give it more time with --budget, or fix the hang."
+        return TrialResult(Outcome.TIMED_OUT, what, hint, "\n".join(calls[one] for one in late))
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
@@ -241,7 +225,7 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
 
         meets = list(world.options) or ["--standalone"]  # the user's own options
         numbers = ["--nproc-per-node", str(world.ranks), "--log-dir", str(folder)]
-        main([*meets, *numbers, "--no-python", *program_of_rank(str(folder / "s"))])
+        main([*meets, *numbers, "--no-python", *program(RANK, folder / "s")])
     except BaseException as error:
         traceback.print_exc()
         report.send(of_torchrun(error))
@@ -259,8 +243,8 @@ def waited_for_others(error: BaseException) -> bool:
 
 def waits_for_others(stack: str) -> bool:
     """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
-    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
-    return any(name in call for call in calls for name in _WAITING_CALLS)
+    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")]
+    return any(map(_WAITING_CALLS.search, calls[:_INNERMOST]))
 
 
 def of_torchrun(error: BaseException) -> TrialResult:

@@ -67,7 +67,7 @@ def main(address: str) -> None:
     failure: BaseException | None = None
     try:
         by_script = spec.world is not None and spec.world.script
-        result = (RankOfScript(spec, channel, deadline) if by_script else RankTrial(spec, channel)).run()
+        result = (RankOfScript if by_script else RankTrial)(spec, channel, deadline).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error)
         if waited_for_others(error):

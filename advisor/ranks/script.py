@@ -6,17 +6,16 @@ for one another, so rank 0's step takes as long as the slowest rank's.
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from advisor.process.channel import Channel
+from advisor.ranks.trial import OneRank
 from advisor.records import Activity, TrialKind, TrialResult, TrialSpec
 from advisor.step.batch import mover
 from advisor.step.prefetch import is_loader
-from advisor.trial.main import Stages
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.timed_loop import resident_data, schedules_that_go_on
@@ -24,18 +23,13 @@ from advisor.trial.verify import applied_step
 from advisor.workloads.loop import Loop
 
 
-class RankOfScript(Stages):
-    """One rank's part of a trial; ``deadline`` is the trial's, of ``time.monotonic()``."""
+class RankOfScript(OneRank):
+    """One rank's part of a trial of a script."""
 
     def __init__(self, spec: TrialSpec, channel: Channel, deadline: float) -> None:
+        super().__init__(spec, channel, deadline)
         self._rank = int(os.environ["RANK"])
-        device = spec.target.device
-        if device != "cpu" and torch.cuda.is_available():
-            device = f"cuda:{os.environ['LOCAL_RANK']}"
-            torch.cuda.set_device(device)
-        spec = replace(spec, target=replace(spec.target, device=device))
-        super().__init__(spec, channel, None, lambda: None, deadline)
-        self.guards = Guards(watch_gpu=device != "cpu" and not self._rank)
+        self.guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self._rank)
 
     def run(self) -> TrialResult:
         """Measure in rank 0; in another one take steps until the process is ended."""

@@ -21,7 +21,6 @@ from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.process.channel import Channel
 from advisor.recipe import Components
-from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
@@ -30,12 +29,12 @@ from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
+from advisor.trial.main import Stages
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
-from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed, seed_all
+from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
 from advisor.trial.profile.recording import busy_us, is_range
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, set_mode, stepper
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, stepper
 from advisor.workloads.draws import seed_host
-from advisor.workloads.entrypoint import load_target
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5
@@ -92,27 +91,32 @@ class SharedClock(StepClock):
         return blocks
 
 
-class RankTrial:
-    """One rank's part. ``channel`` leads to the launcher, and from rank 0 to the session."""
+class OneRank(Stages):
+    """The stages of one rank, on the device of its local number; ``deadline`` is of ``time.monotonic()``.
 
-    def __init__(self, spec: records.TrialSpec, channel: Channel) -> None:
-        assert spec.world is not None
-        self.spec = spec
-        self.world: records.World = spec.world
-        self.channel = channel
-        self.catalog = load_catalog(spec.recipe_folders)
+    ``channel`` leads to the launcher, and from the first rank to the session.
+    """
+
+    def __init__(self, spec: records.TrialSpec, channel: Channel, deadline: float) -> None:
+        device = spec.target.device
+        if device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(device)
+        else:
+            device = "cpu"
+        spec = replace(spec, target=replace(spec.target, device=device))
+        super().__init__(spec, channel, None, lambda: None, deadline)
+
+
+class RankTrial(OneRank):
+    """One rank's part of a trial of a plain model, which is spread over the ranks here."""
 
     def run(self) -> records.TrialResult:
         """Load, divide, wrap, compare the first steps, warm up, measure. Raises what the user's code raises."""
-        self._say("loading the model")
         started = time.perf_counter()
-        device = self._device()
-        seed_all(self.spec.seed)
-        loop = load_target(replace(self.spec.target, device=str(device)))
+        loop, device = self._load()
         if loop.spread_already:  # under torchrun only
             raise TargetError(f"{loop.spread_already}.", _RETURN_PLAIN)
-        loop.to(device)
-        set_mode(loop)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
         self.peers = Peers(device, min(_MOST_WAIT_S, max(_LEAST_WAIT_S, _WAIT_SHARE * self.spec.timeout_s)))
@@ -121,8 +125,7 @@ class RankTrial:
         self._agree("batch size", components.batch_size)
         dataset: Any = components.data.dataset if isinstance(components.data, DataLoader) else None
         self._agree("number of samples", len(dataset) if hasattr(dataset, "__len__") else None)
-        divides = self.peers.size > 1 and not self.world.weak
-        components.data = self._share(components, divides)
+        components.data = self._share(components)
         gc.unfreeze()
         form = form_of_loss(loop, components, self.spec)  # is found with the plain model
         try:
@@ -131,8 +134,7 @@ class RankTrial:
             hint = "Leave this strategy out, or mend the model."
             raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
-        feed = Feed(resident_data(components), seed)
+        feed = Feed(resident_data(components), self.spec.seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
         clock = SharedClock(device, stepper(step, feed, components.batch_size or 1), self.peers)
@@ -158,17 +160,6 @@ class RankTrial:
             ranks=ranks,
         )
 
-    def _say(self, text: str) -> None:
-        self.channel.send(records.Activity(text))
-
-    def _device(self) -> torch.device:
-        """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
-        if self.spec.target.device == "cpu" or not torch.cuda.is_available():
-            return torch.device("cpu")
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        return device
-
     def _agree(self, name: str, own: int | None) -> None:
         """Raise TargetError, in all ranks, where they have different values."""
         found = set(self.peers.gathered(own))
@@ -178,15 +169,15 @@ class RankTrial:
                 "Have build() return the same model and the same data in each process.",
             )
 
-    def _share(self, components: Components, divides: bool) -> Any:
-        """This rank's part of the data; with weak scaling, or in one process, all of it."""
-        rank, ranks = (self.peers.rank, self.peers.size) if divides else (0, 1)
+    def _share(self, components: Components) -> Any:
+        """This rank's part of the data; in one process all of it."""
+        rank, ranks = self.peers.rank, self.peers.size
         if isinstance(components.data, DataLoader):
             try:
                 return spread_loader(components.data, components.plan, rank, ranks)
             except ValueError as problem:
                 raise TargetError(f"the batches cannot be divided: {problem}.", _RETURN_PLAIN) from problem
-        if not divides:
+        if ranks == 1:
             return components.data
         samples = batch_samples(components.data, 0)
         if samples % ranks:

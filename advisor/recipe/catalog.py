@@ -23,7 +23,7 @@ from types import ModuleType
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
 from advisor.machine.toolchain import cannot_compile
-from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
+from advisor.recipe import HEADINGS, Recipe, Stage, card, section_of
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
@@ -63,11 +63,7 @@ class Catalog:
 
     def __getitem__(self, recipe_id: str) -> Recipe:
         """The recipe with this id. Raises UsageError that names the nearest ids."""
-        try:
-            return self.recipes[recipe_id]
-        except KeyError:
-            hint = _nearest(recipe_id, self.recipes) or "`perf-advisor recipes` lists the recipes."
-            raise UsageError(f"there is no recipe {recipe_id!r}.", hint) from None
+        return _found(self.recipes, recipe_id, f"there is no recipe {recipe_id!r}.", "recipes")
 
     @functools.cached_property
     def _by_key(self) -> Mapping[str, Recipe]:
@@ -75,11 +71,7 @@ class Catalog:
 
     def by_key(self, key: str) -> Recipe:
         """The recipe that owns a setting key. Raises UsageError when none does."""
-        recipe = self._by_key.get(key)
-        if recipe is not None:
-            return recipe
-        hint = _nearest(key, self._by_key) or "`perf-advisor recipes` lists the settings."
-        raise UsageError(f"no recipe owns the setting {key!r}.", hint)
+        return _found(self._by_key, key, f"no recipe owns the setting {key!r}.", "settings")
 
     def check(self, settings: Mapping[str, Value]) -> None:
         """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
@@ -96,7 +88,8 @@ class Catalog:
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():
-            warnings.warn(f"{key} is left out, for its recipe was removed: {why}", stacklevel=2)
+            setting = f"{key}: {text_of(settings[key])}"
+            warnings.warn(f"{setting} is left out, for its recipe was removed: {why}", stacklevel=2)
         return Settings(settings).filtered(lambda key: key not in gone)
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
@@ -190,9 +183,13 @@ class Catalog:
         return Proposals(tuple(candidates), skipped)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def _found(known: Mapping[str, Recipe], word: str, problem: str, listed: str) -> Recipe:
+    """The recipe of this name. Raises UsageError with the problem, and the nearest names."""
+    if word in known:
+        return known[word]
     close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.5)
-    return f"Did you mean {alternatives(close)}?" if close else ""
+    nearest = f"Did you mean {alternatives(close)}?" if close else ""
+    raise UsageError(problem, nearest or f"`perf-advisor recipes` lists the {listed}.")
 
 
 def load_catalog(folders: Iterable[str] = ()) -> Catalog:
@@ -252,7 +249,7 @@ def _module_in(path: Path) -> ModuleType:
 
 
 def _add_recipes_of(module: ModuleType, recipes: dict[str, Recipe]) -> None:
-    """Add a recipe for each class of the module that has a key. Raises TypeError for a class that lacks a method."""
+    """Add a recipe for each class of the module that has a key."""
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Recipe)]
     for recipe in [cls() for cls in classes if "key" in vars(cls) and cls.__module__ == module.__name__]:
         _check(recipe, recipes)
@@ -271,7 +268,7 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     if any(recipe.key == other.key for other in known.values()):
         raise ValueError(f"the setting {recipe.key} is owned by another recipe")
     Settings({recipe.key: recipe.default})
-    if missing := [heading for heading in HEADINGS if not card_section(recipe, heading)]:
+    if missing := [heading for heading in HEADINGS if not section_of(card(recipe), heading)]:
         raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
 
 

@@ -11,7 +11,6 @@ import functools
 import inspect
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -20,12 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+from advisor.recipe.code import code_of, names_in
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
 from advisor.records.kinds import DEVICES
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
+_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):?\n(?:-+\n)?", re.M)  # with a colon, or underlined
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
 TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
@@ -99,7 +100,7 @@ class WholeNumbers:
         return type(value) is int and self.least <= value <= 1_000_000
 
 
-class Recipe(ABC):
+class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
@@ -128,14 +129,17 @@ class Recipe(ABC):
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
     ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
     ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
+    ``conflicts``: a value, a key and a value of another setting that do not go together, and the reason.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
-    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` need not write ``apply``: its code is run. One of
-    the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
+    is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``calls``: the functions of this project that all values but the default call, each by its module (``code_of``) and
+    the call, with ``{value}`` in the value's place. A trial calls them, and the code shows them with their calls.
     """
 
     id: ClassVar[str]
@@ -168,8 +172,10 @@ class Recipe(ABC):
     gains: ClassVar[Mapping[Value, float]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
+    conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
+    calls: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if "key" in vars(cls):
@@ -178,7 +184,7 @@ class Recipe(ABC):
             cls.id = vars(cls).get("id", Path(getattr(module, "__file__", "")).stem)
             cls.title = vars(cls).get("title", text.partition("\n")[0].rstrip("."))
             if not hasattr(cls, "numerics"):
-                said = _section(text, "Numerics")
+                said = section_of(text, "Numerics")
                 cls.numerics = next((each for each in Numerics if said.startswith(each)), Numerics.CLOSE)
                 cls._numerics_in = {
                     mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
@@ -193,21 +199,26 @@ class Recipe(ABC):
             cls.expensive = True
             NOT_COMPILED[cls.key] = cls.default
 
-    @abstractmethod
     def candidates(self, facts: Facts) -> Proposal:
-        """The values worth trying here, or the reason why there are none. The present value may be among them.
+        """The values worth trying here, or the reason why there are none: all but the default, unless it is overridden.
 
         ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
         instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
-        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later. The present value may be among the values.
         """
+        return [value for value in self.examples if value != self.default]
 
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
         if self.plan_field:
             field: dict[str, Any] = {self.plan_field: value}
             workload.plan = replace(workload.plan, **field)
-        elif self.stage is Stage.GLOBAL:
+        elif self.calls:
+            names = {"model": workload.model}
+            for module, call in self.calls if value != self.default else ():
+                names |= names_in(module)
+                exec(call.replace("{value}", str(value)), names)  # noqa: S102 - our own code
+        elif self.stage in (Stage.GLOBAL, Stage.MODEL):
             self.run_code(workload, value)
         elif self.stage is not Stage.ENVIRONMENT:
             raise NotImplementedError(f"the recipe {self.id} has no apply")
@@ -230,6 +241,8 @@ class Recipe(ABC):
             return self.codes[value]
         if self.shown:
             return self.shown.replace("{value}", str(value))
+        if self.calls:
+            return "".join(code_of(module, call.replace("{value}", str(value))) for module, call in self.calls)
         assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"
         variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
         return f"# start the script with {variables}\n"
@@ -298,6 +311,9 @@ class Recipe(ABC):
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
+        for own, key, other, reason in self.conflicts:
+            if value == own and settings.get(key) == other:
+                return reason
         if value == self.default:
             return None
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
@@ -321,7 +337,7 @@ class Recipe(ABC):
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:
             return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
-        return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
+        return section_of(card(self), "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
 
 _BFLOAT16_OF_CPUS = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
@@ -415,7 +431,7 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 
 def card(recipe: Recipe) -> str:
-    """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
+    """The recipe's module docstring, its headings underlined: the app and ``perf-advisor recipes ID`` show it."""
     return _card_of(sys.modules[type(recipe).__module__])
 
 
@@ -424,14 +440,10 @@ def _card_of(module: ModuleType) -> str:
     if not text:  # ``python -OO`` leaves docstrings out
         with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
             text = ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
-    return (text or "").strip()
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (text or "").strip())
 
 
-def card_section(recipe: Recipe, heading: str) -> str:
-    """The text under one heading of the card, or an empty string."""
-    return _section(card(recipe), heading)
-
-
-def _section(text: str, heading: str) -> str:
+def section_of(text: str, heading: str) -> str:
+    """The text under one heading of a card, or an empty string."""
     match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", text, re.M | re.S)
     return match.group(1).strip() if match else ""

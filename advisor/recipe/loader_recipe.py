@@ -1,11 +1,11 @@
 """Common parts of recipes for a DataLoader: the cases with nothing to set, and those with nothing to gain."""
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.recipe.code import names_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.
@@ -29,29 +29,23 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
     return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
 
 
-def epoch_seconds(facts: Facts) -> float | None:
-    """The seconds of an epoch in which no step waits for data; None if its length is not known."""
-    loader, profile = facts.workload.loader, facts.profile
-    if loader is None or loader.length is None or profile is None:
-        return None
-    return loader.length * profile.step_ms * (1 - profile.share(Phase.DATA_WAIT)) / 1e3
-
-
 class LoaderRecipe(Recipe):
     """A recipe that rebuilds a DataLoader with other constructor arguments.
 
     ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
+    ``module``: the module with the functions that the arguments call, named as for ``code_of``.
     """
 
     imported: ClassVar[str] = ""
+    module: ClassVar[str] = ""
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
     stage = Stage.DATA
 
-    @abstractmethod
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be rebuilt."""
+        """The values to try for a loader that can be rebuilt: all but the default, unless it is overridden."""
+        return super().candidates(facts)
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
@@ -66,9 +60,18 @@ class LoaderRecipe(Recipe):
         """
         return {self.key.partition(".")[2]: value}
 
+    def apply(self, workload: Components, value: Value) -> None:
+        if workload.has_loader:
+            workload.data = names_in("loading.loader")["rebuild"](workload.data, **self.options(value))
+            if self.plan_field:
+                super().apply(workload, value)
+
     def code(self, value: Value) -> str:
+        if value in self.codes:
+            return self.codes[value]
         arguments = ", ".join(f"{name}={option!r}" for name, option in self.options(value).items())
-        return f"loader = torch.utils.data.DataLoader(..., {arguments})\n"
+        call = f"loader = torch.utils.data.DataLoader(..., {arguments})\n"
+        return code_of(self.module, call) if self.module else call
 
 
 class WorkerRecipe(LoaderRecipe):
@@ -79,12 +82,14 @@ class WorkerRecipe(LoaderRecipe):
 
     without_workers: ClassVar[str]
 
-    @abstractmethod
-    def values_for_workers(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that has workers."""
+    def candidates(self, facts: Facts) -> Proposal:
+        loader = facts.workload.loader
+        idle = loader is not None and not loader.copy_problem and not loader.num_workers
+        return Skip(self.without_workers) if idle else super().candidates(facts)
 
-    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        return self.values_for_workers(loader, facts) if loader.num_workers else Skip(self.without_workers)
+    def apply(self, workload: Components, value: Value) -> None:
+        if workload.has_loader and workload.data.num_workers:
+            super().apply(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         alone = value != self.default and settings.get("data.num_workers") == 0

@@ -40,7 +40,7 @@ class ParallelRecipe(Recipe):
 
     def values_for(self, facts: Facts) -> Proposal:
         """The values to try in a session on several GPUs: all but the default, unless it is overridden."""
-        return [value for value in self.examples if value != self.default]
+        return super().candidates(facts)
 
     def candidates(self, facts: Facts) -> Proposal:
         return self.values_for(facts) if facts.gpus > 1 else ONE_GPU

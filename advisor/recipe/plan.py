@@ -29,8 +29,6 @@ class StepPlan:
     what is applied to the loader's batches once they are on the device, or None.
     ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
     ``input_dtype``: the type that the floating-point tensors of a batch are converted to, or ``none``.
-    ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
-    ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
     ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
@@ -59,7 +57,6 @@ class StepPlan:
     device_transform: Callable[[Any], Any] | None = None
     memory_format: str = "none"
     input_dtype: str = "none"
-    attention_backend: str = "auto"
     loss_item: str = "never"
     empty_cache: str = "never"
     strategy: str = "single"

@@ -22,9 +22,7 @@ class GpuInfo:
     memory_total_bytes: int
     memory_used_bytes: int
     driver_version: str
-    cuda_driver_version: str | None = None
     compute_capability: tuple[int, int] | None = None
-    sm_clock_max_mhz: int | None = None
     power_limit_w: float | None = None
     mig_enabled: bool | None = None
     throttle_reasons: tuple[str, ...] = ()

@@ -157,14 +157,6 @@ class Objective(StrEnum):
     ENERGY = "energy"
 
 
-class Shell(StrEnum):
-    """A shell that has a completion script."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 class ConfigKind(StrEnum):
     """The program that a config is for: each has its own words for a setting."""
 

@@ -53,10 +53,22 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Imported:
+    """The modules of installed libraries that building a target imported, and the environment that it set for them."""
+
+    modules: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class BuilderReady:
-    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
+    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can.
+
+    ``imported`` is for another builder, which only imports; None without a problem, and where building failed.
+    """
 
     problem: str = ""
+    imported: Imported | None = None
 
 
 @dataclass(frozen=True, slots=True)

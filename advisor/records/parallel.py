@@ -11,7 +11,6 @@ class World:
     """The processes of a trial that runs on torchrun."""
 
     ranks: int  # their number on this machine, a GPU for each
-    weak: bool = False  # each rank gets one GPU's batch (weak scaling); else the global batch is divided
     options: tuple[str, ...] = ()  # given to torchrun as they are
     machines: int = 1  # that take part, with as many ranks each
     script: bool = False  # the target is a script for torchrun: it joins the ranks, and divides its data, itself

@@ -37,6 +37,8 @@ class LoaderFacts:
     on_device_problem: str = "it is not known whether its samples can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
+    decoding_problem: str = "it is not known how its image files are decoded"
+    has_large_images: bool = False  # of its first image files one is at least twice as large as what it is resized to
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Place:
     column: int
     end_line: int
     end_column: int
-    name: str = ""  # the expression that holds the object in this place
+    name: str = ""  # the expression that holds the object in this place; of a step the model and its optimizers
     takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
     gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
     problem: str = ""  # why the statements cannot become a function
@@ -111,6 +113,8 @@ class WorkloadFacts:
     biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
     conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
+    models: int = 1  # that the step works with
+    large_head: int = 0  # outputs of the last layer, where it is a linear one for a large vocabulary
     own_step: bool = False  # the user wrote the step, and what happens inside it is not known
     loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
     ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU
@@ -137,6 +141,11 @@ class WorkloadFacts:
         """Whether the loop runs on a CUDA device."""
         return self.device_type == "cuda"
 
+    @property
+    def takes_arguments_only(self) -> bool:
+        """Whether the loop is that of a script's Trainer, which settings reach as its arguments alone."""
+        return bool(self.trainer) and any(place.kind == "arguments" for place in self.places)
+
     def has(self, *families: str) -> bool:
         """Whether the model has a module of one of these families."""
         return any(self.families.get(family, 0) for family in families)
@@ -144,14 +153,12 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the profile: calls and times per step. Times are its own, totals include what it calls."""
+    """One operator of the profile: its calls and its own times in a step."""
 
     name: str
     calls: float
     host_ms: float
     device_ms: float
-    host_total_ms: float = 0.0
-    device_total_ms: float = 0.0
     shapes: str = ""  # of its inputs, in a table grouped by them
 
 

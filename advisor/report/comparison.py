@@ -59,8 +59,8 @@ def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
     for title in one:
         rows = []
         for name in dict.fromkeys((*one[title], *other[title])):
-            lacking = _Figure(_LACKING.get(title, MISSING))
-            first, then = one[title].get(name, lacking), other[title].get(name, lacking)
+            found = (side[title].get(name, _LACKING.get(title, MISSING)) for side in (one, other))
+            first, then = (each if isinstance(each, _Figure) else _Figure(each) for each in found)
             change = first.change_to(then)
             if title in _ALWAYS or (first.text != then.text and change != _WITHIN):
                 rows.append((name, first.text, then.text, change if ratios else ""))
@@ -103,23 +103,23 @@ def _moved(ratio: float, noise: float) -> str:
 # --- one session --------------------------------------------------------------------------------------------------
 
 
-def _known(side: Measured) -> dict[str, Mapping[str, _Figure]]:
+def _known(side: Measured) -> dict[str, Mapping[str, _Figure | str]]:
     """All that is compared of a session, by its kind and its name."""
     state, facts = side.state, side.state.facts
-    rows = [each for row in ranking(state).rows for each in (row, *row.values)]
-    own = facts.workload.current if facts else {}
-    workload = {"Target": side.request.target.command, **dict(workload_rows(facts)), **_texts(own)}
+    found = ranking(state)
+    rows = [each for row in found.rows for each in (row, *row.values)]
+    own = _texts(facts.workload.current if facts else {})
     options = (word.partition("=") for word in options_of(side.request))
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
     return {
         "Baseline": _baseline(state),
-        "Stack": _stack(state),
-        "Settings of the stack": _told(_texts(state.stack_settings)),
-        "Settings": {row.key: _effect(row.figures) if row.figures else _Figure(row.note) for row in rows},
-        "Workload": _told(workload),
-        "Options": _told({name: value for name, _, value in options}),
-        "Machine": _told({str(name): str(text) for name, text in machine}),
-        "Versions": _told(facts.versions if facts else {}),
+        "Stack": _stack(found.together),
+        "Settings of the stack": _texts(state.stack_settings),
+        "Settings": {row.key: _effect(row.figures) if row.figures else row.note for row in rows},
+        "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **own},
+        "Options": {name: value for name, _, value in options},
+        "Machine": {str(name): str(text) for name, text in machine},
+        "Versions": facts.versions if facts else {},
     }
 
 
@@ -127,26 +127,21 @@ def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
     return {key: text_of(value) for key, value in sorted(settings.items())}
 
 
-def _told(texts: Mapping[str, str]) -> dict[str, _Figure]:
-    return {name: _Figure(text) for name, text in texts.items()}
-
-
-def _baseline(state: SessionState) -> dict[str, _Figure]:
+def _baseline(state: SessionState) -> dict[str, _Figure | str]:
     baseline = state.baseline
     if baseline is None:
-        return {"Step": _Figure("not measured")}
+        return {"Step": "not measured"}
     return {
         "Step": _Figure(format_ms(baseline.step_ms), baseline.step_ms, baseline.half_width),
         "Throughput": _Figure(format_rate(baseline.samples_per_s), baseline.samples_per_s, baseline.half_width),
         "Peak memory": _Figure(format_bytes(state.baseline_bytes), state.baseline_bytes),
-        "Interval": _Figure(format_within(baseline.half_width)),
+        "Interval": format_within(baseline.half_width),
     }
 
 
-def _stack(state: SessionState) -> dict[str, _Figure]:
-    together = ranking(state).together
+def _stack(together: Figures | None) -> dict[str, _Figure | str]:
     if together is None:
-        return {"Speed-up": _Figure("none")}
+        return {"Speed-up": "none"}
     effect, peak = _effect(together), together.memory_bytes[1]
     return {
         "Speed-up": effect,

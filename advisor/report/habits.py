@@ -14,7 +14,7 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import Finding, HabitRow, Profile, TrialRecord, Value, text_of
+from advisor.records import Finding, HabitRow, Profile, TrialRecord, text_of
 from advisor.report.document import Block, Bullets, Code, Paragraph, Section, Table
 from advisor.report.rows import title_of
 
@@ -74,7 +74,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
 def _waits(profile: Profile) -> Iterator[Block]:
     """Lines that make the host wait for the device, and tensors that are made on the host in each step."""
     if profile.sync_places:
-        yield Paragraph("Lines of the step that make the host wait for the device:")
+        yield Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:")
         rows = tuple(
             (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
             for place in profile.sync_places
@@ -107,14 +107,10 @@ def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
     """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
     if state.facts is None or state.facts.profile is None:
         return ()
-    current = state.facts.workload.current
-    return tuple(_with_step(row, state, current) for row in state.facts.profile.habits)
-
-
-def _with_step(row: HabitRow, state: SessionState, current: dict[str, Value]) -> HabitRow:
-    if row.step_ms is not None or row.habit != "zero_grad":
-        return row
-    if row.way == text_of(current.get("step.zero_grad", "none")):
-        return replace(row, step_ms=state.baseline.step_ms if state.baseline else None)
-    record = state.trials.get(f"{row.habit}={row.way}")
-    return replace(row, step_ms=record.step_ms) if record is not None and record.alone else row
+    rows, present = [], text_of(state.facts.workload.current.get("step.zero_grad", "none"))
+    for row in state.facts.profile.habits:
+        record = state.baseline if row.way == present else state.trials.get(f"zero_grad={row.way}")
+        trained = row.habit == "zero_grad" and row.step_ms is None and record is not None
+        in_company = isinstance(record, TrialRecord) and not record.alone
+        rows.append(replace(row, step_ms=record.step_ms) if record and trained and not in_company else row)
+    return tuple(rows)

@@ -9,7 +9,7 @@ from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_percent, format_rate
-from advisor.figures.sweep import SweepPoint, knee_of
+from advisor.figures.sweep import knee_of
 from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
 from advisor.report.conclusions import sweep_of
 from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
@@ -129,13 +129,12 @@ def batch_chart(state: SessionState) -> Bars | None:
     most, knee = max((point.samples_per_s or 0.0 for point in points), default=0.0), knee_of(points)
     if not most:
         return None
-    bars = tuple(_batch_bar(point, knee, (point.samples_per_s or 0.0) / most) for point in points)
-    return Bars("Batch sizes", "Samples per second. The knee is the smallest size that is nearly the fastest.", bars)
-
-
-def _batch_bar(point: SweepPoint, knee: int | None, share: float) -> Bar:
-    at_knee = point.size == knee
-    remarks = ("yours" if point.own else "", "knee" if at_knee else "", point.problem)
-    tone: Tone = "stack" if at_knee else "baseline" if point.own else "other"
-    rate = format_rate(point.samples_per_s) if point.samples_per_s else "did not run"
-    return Bar(f"{point.size:,}", 0.0, share, rate, tone, tuple(filter(None, remarks)))
+    bars = []
+    for point in points:
+        at_knee, per_s = point.size == knee, point.samples_per_s or 0.0
+        remarks = ("yours" if point.own else "", "knee" if at_knee else "", point.problem)
+        tone: Tone = "stack" if at_knee else "baseline" if point.own else "other"
+        rate = format_rate(per_s) if per_s else "did not run"
+        bars.append(Bar(f"{point.size:,}", 0.0, per_s / most, rate, tone, tuple(filter(None, remarks))))
+    words = "Samples per second. The knee is the smallest size that is nearly the fastest."
+    return Bars("Batch sizes", words, tuple(bars))

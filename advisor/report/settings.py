@@ -36,9 +36,7 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.conclusions import roof_shares
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs
-from advisor.report.evidence import roof_text
 from advisor.report.figures import IN_TURN, gpu_troubles, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Ranking, Row, Tick, before_and_after, figures_of, ranking, title_of
 from advisor.report.verdict import why_no_stack
@@ -85,13 +83,18 @@ def _facts(row: Row, state: SessionState, recipe: Recipe | None) -> Iterator[Pai
         if row.note:
             yield "Why not", row.note
         return
-    yield from _figure_pairs(figures, "alone, ")
+    how = IN_TURN if figures.effect.paired else f"alone, {figures.against.value}"
+    if figures.against is not Against.BASELINE:
+        how = f"{figures.against.value} ({counted(figures.others, 'other setting')} on)"
+    yield from _figure_pairs(figures, how)
     if row.why:
         yield "Why", row.why
     if record is not None:
         yield from _trial_pairs(record, figures, state)
-        if recipe and not row.candidate.already_on:
-            yield from _bound(state, recipe)
+        profile, phases = state.profile, recipe.phases if recipe and not row.candidate.already_on else ()
+        if profile and phases and (bound := upper_bound(profile, phases)) is not None:  # it touches some phases only
+            names = ", ".join(phase.value for phase in Phase if phase in phases)
+            yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*phases))} of the step)"
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -136,22 +139,8 @@ def _use(row: Row) -> str:
             return "changes results: measured, used only if you press a" if row.consent else f"not exported{why}"
 
 
-def _bound(state: SessionState, recipe: Recipe) -> Iterator[Pair]:
-    """The upper bound of the gain, where the recipe touches some phases only."""
-    profile = state.profile
-    bound = upper_bound(profile, recipe.phases) if profile and recipe.phases else None
-    if profile and bound is not None:
-        names = ", ".join(phase.value for phase in Phase if phase in recipe.phases)
-        yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*recipe.phases))} of the step)"
-
-
-def _figure_pairs(figures: Figures, what: str = "") -> Iterator[Pair]:
-    """Speed, step, memory and numerics, each without and with the settings; ``what`` they were measured with."""
-    how = f"{what}{figures.against.value}"
-    if figures.against is not Against.BASELINE:
-        how = f"{figures.against.value} ({counted(figures.others, 'other setting')} on)"
-    elif figures.effect.paired:
-        how = IN_TURN
+def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
+    """Speed, step, memory and numerics, each without and with the settings; ``how`` they were measured."""
     verdict = {Verdict.SAME: "same, ", Verdict.UNCLEAR: "unclear (noise), "}.get(figures.effect.verdict, "")
     yield "Speed-up", f"{figures.words}, {verdict}{how}"
     samples = f" for {figures.samples} samples" if figures.samples else ""
@@ -201,14 +190,11 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     if figures is None:
         yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
         return
-    rows = list(_figure_pairs(figures))
+    rows = list(_figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)))
     if (size := stack.result.batch_size) and figures.samples is None:
         rates = [format_rate(1e3 * size / step_ms) for step_ms in (figures.before_ms, figures.after_ms)]
         rows.append(("Throughput", before_and_after(*rates)))
     rows += _start_up_pairs(stack.result, stack.break_even_steps, figures)
-    rows.append(("How", how_confirmed(stack)))
-    if reached := [roof_text(share) for share in roof_shares(state) if share]:
-        rows.append(("Efficiency", " → ".join(reached)))
     if stack.result.disturbed:
         rows.append(("Unreliable", f"{stack.result.disturbed}."))
     if state.verification:

@@ -71,6 +71,8 @@ def _result(state: SessionState) -> str:
     # A candidate that was only measured with others has no comparison: nobody knows whether it helps.
     tried = [(one.result, one.comparison if one.alone else one.contribution) for one in candidates_tried(state)]
     if helping := sum(by.helps(*one) for one in tried) if by else 0:
+        if len(tried) == 1:
+            return f"{candidates_tried(state)[0].candidate.name}, the only candidate, {state.goal.better()}"
         count = counted(len(tried), "candidate")
         return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
     sentence = no_result(state).sentence

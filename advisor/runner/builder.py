@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.process.channel import receive_message, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, Imported, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
 
@@ -57,20 +57,23 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks trials, and ends with the process that made it.
 
-    ``helpers`` are processes that building started outside its group, such as a data server; None before a look.
+    With ``imports`` it only imports these; ``imported`` are those for such another builder. ``leaving`` is the trial
+    that has reported last: the next one waits for its end before it takes memory.
     """
 
-    def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
+    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: Imported | None = None) -> None:
         self.target = target
         self.seed = seed
         self.usable = False
-        self.helpers: set[int] | None = None
+        self.imported: Imported | None = None
         self._log_path = log_path
         self._ends: dict[int, int | None] = {}
-        self._leaving: ForkedTrial | None = None
+        self.leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path), daemon=False)
+        self._process = CONTEXT.Process(
+            target=_enter, args=(target, seed, self._theirs, log_path, imports), daemon=False
+        )
 
     @property
     def pid(self) -> int | None:
@@ -108,14 +111,12 @@ class Builder:
             self._theirs.close()
         now = time.monotonic()
         # An import that took all of it leaves building a little.
-        return self._wait(min(now + timeout_s + _GRACE_S, max(until, now + _GRACE_S)), cancelled)
-
-    def _wait(self, until: float, cancelled: Callable[[], bool]) -> str:
+        until = min(now + timeout_s + _GRACE_S, max(until, now + _GRACE_S))
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
                 ready = receive_message(self._connection, _LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
-                    self.usable = not ready.problem
+                    self.usable, self.imported = not ready.problem, ready.imported
                     return ready.problem
             if self.pid is not None and not cancelled():
                 innermost_calls(self.pid, self._log_path)  # for who reads the log
@@ -131,7 +132,7 @@ class Builder:
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
-        leaving = self._leaving.pid if self._leaving is not None and self._leaving.is_alive() else 0
+        leaving = self.leaving.pid if self.leaving is not None and self.leaving.is_alive() else 0
         try:
             self._connection.send((spec, asked_at, leaving))
             reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
@@ -141,15 +142,6 @@ class Builder:
             self.usable = False
             raise
         return ForkedTrial(answer.pid, self)
-
-    def leaves(self, trial: ForkedTrial) -> None:
-        """Have the next trial wait for the end of this one, which has reported, before it takes memory."""
-        self._leaving = trial
-
-    def join_leaving(self, timeout: float) -> None:
-        """Wait until the trial that has reported last has ended, for ``timeout`` seconds at most."""
-        if self._leaving is not None:
-            self._leaving.join(timeout)
 
     def end_of(self, pid: int, timeout: float | None) -> tuple[bool, int | None]:
         """Whether a trial has ended within ``timeout`` seconds, and its exit code; None where the builder is gone."""
@@ -186,7 +178,7 @@ class Builder:
             self._process.join(1.0)
 
 
-def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Imported | None) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     try:
         from advisor.trial.builder import builder_main
@@ -194,4 +186,4 @@ def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str)
         with contextlib.suppress(OSError):
             send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
         return
-    builder_main(target, seed, connection, log_path)
+    builder_main(target, seed, connection, log_path, imports)

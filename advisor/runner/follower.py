@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from advisor.figures.formatting import counted
 from advisor.process.household import OURS, SAFE_PATH
-from advisor.process.importing import program_of_rank
+from advisor.trial.starting import RANK, program
 
 # A session on several machines has ended, or searches on one GPU, when it asks for nothing. Seconds.
 _PATIENCE_S = 1800.0
@@ -18,7 +18,7 @@ _PAUSE_S = 0.5
 def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None]) -> None:
     """Take part in trials until none was asked for within a limit. ``gpus``: this machine's, 0 for all."""
     numbers = ["--nproc-per-node", str(gpus or "gpu"), "--no-python"]
-    command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program_of_rank()]
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program(RANK, "")]
     environment = {SAFE_PATH: OURS, **os.environ}
     last = time.monotonic()
     trials = 0

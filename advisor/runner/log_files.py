@@ -13,15 +13,18 @@ _MOST_RUNNING = 16 * 2**20
 _KEPT = 2**20
 # A program can write some hundred megabytes a second. Seconds.
 _LOOK_EVERY_S = 0.1
-# Readings of a log's end while its process goes on to write. A count.
-_READS = 8
 
 
 @contextlib.contextmanager
 def bounded(path: str) -> Iterator[None]:
     """Keep a process's log small while the process runs, and smaller after."""
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(path, over), name="log-watch", daemon=True)
+
+    def watch() -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            shorten(path, _MOST_RUNNING)
+
+    watcher = threading.Thread(target=watch, name="log-watch", daemon=True)
     watcher.start()
     try:
         yield
@@ -36,27 +39,13 @@ def shorten(path: str, most: int) -> None:
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if os.fstat(log).st_size <= most:
+            size = os.fstat(log).st_size
+            if size <= most:
                 return
             half = min(most, _KEPT) // 2
-            size, end = _end_of(log, half)
+            end = os.pread(log, half, size - half)
             os.ftruncate(log, half)
             left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
             os.pwrite(log, left_out.encode() + end, half)
         finally:
             os.close(log)
-
-
-def _end_of(log: int, length: int) -> tuple[int, bytes]:
-    """The size and the end of a log; read again if its process wrote to it during the reading."""
-    for _ in range(_READS):
-        size = os.fstat(log).st_size
-        end = os.pread(log, length, size - length)
-        if os.fstat(log).st_size == size:
-            break
-    return size, end
-
-
-def _watch(path: str, over: threading.Event) -> None:
-    while not over.wait(_LOOK_EVERY_S):
-        shorten(path, _MOST_RUNNING)

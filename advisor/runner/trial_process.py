@@ -81,7 +81,6 @@ class Trial:
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
-        self._kills_before = out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -93,28 +92,22 @@ class Trial:
         asked_at = time.monotonic()
         Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, theirs = CONTEXT.Pipe()
-        if self._builder is None or not self._forked(self._builder, theirs, asked_at):
+        if self._builder is not None:
+            with contextlib.suppress(EOFError, OSError):  # the builder has died
+                self._process = self._builder.fork(self.spec, theirs, asked_at)
+        if self._process is None:
             process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
             self._process = process
-            self._start(process)
+            try:  # the first trial waits for the fork server to have imported torch; a cancellation does not
+                fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
+            except OSError as error:
+                refused = refusal_of(error.__cause__ or error)
+                hint = refused.hint if refused else ""
+                self._result = self._ended(Outcome.CRASHED, f"a trial could not be started: {error}", hint)
+                if self._cancelled:
+                    self._result = self._ended(Outcome.CANCELLED, "cancelled")
         theirs.close()
         self._deadline = time.monotonic() + self.spec.timeout_s
-
-    def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
-        """Whether the builder forked this trial; False if the builder has died."""
-        with contextlib.suppress(EOFError, OSError):
-            self._process = builder.fork(self.spec, theirs, asked_at)
-        return self._process is not None
-
-    def _start(self, process: BaseProcess) -> None:
-        """The first trial waits for the fork server to have imported torch; a cancellation does not wait with it."""
-        try:
-            fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
-        except (EOFError, OSError) as error:
-            reason = f"a trial could not be started: {error}"
-            refused = refusal_of(error.__cause__ or error)
-            crashed = self._ended(Outcome.CRASHED, reason, refused.hint if refused else "")
-            self._result = self._ended(Outcome.CANCELLED, "cancelled") if self._cancelled else crashed
 
     def result(self) -> TrialResult:
         """Wait for the trial's end. Never raises for what happens in the trial."""
@@ -166,7 +159,7 @@ class Trial:
         """
         self._kill_group()
         if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
-            self._builder.leaves(self._process)
+            self._builder.leaving = self._process
         elif self._process is not None and self._process.pid is not None:
             self._process.join(GRACE_S)
         for connection in (self._connection, self._wake_reader, self._wake_writer):
@@ -186,18 +179,14 @@ class Trial:
             return None
         watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
         ready = wait(watched, timeout=min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S, within_s))
-        if self._connection in ready:
-            return self._read()
-        if self._wake_reader in ready:
-            self._result = self._ended(Outcome.CANCELLED, "cancelled")
-        elif ready and not self._process.is_alive():
-            self._result = self._death()
-        elif time.monotonic() >= self._deadline:
-            self._result = self._time_out()
-        return None
-
-    def _read(self) -> TrialMessage | None:
-        assert self._connection is not None
+        if self._connection not in ready:
+            if self._wake_reader in ready:
+                self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            elif ready and not self._process.is_alive():
+                self._result = self._death()
+            elif time.monotonic() >= self._deadline:
+                self._result = self._time_out()
+            return None
         try:
             message = cast("TrialMessage", receive_message(self._connection))
         except GarbageError as error:
@@ -223,17 +212,12 @@ class Trial:
             return self._ended(Outcome.CANCELLED, "cancelled")
         self._process.join(GRACE_S)
         code = self._process.exitcode
-        if code is not None and code < 0:
-            return self._killed(signal.Signals(-code))
-        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
-
-    def _killed(self, number: signal.Signals) -> TrialResult:
-        """The result of a process ended by a signal. The system sends SIGKILL when memory runs out, and counts that."""
+        if code is None or code >= 0:
+            return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
+        number = signal.Signals(-code)
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
-        if self._kills_before is not None and out_of_memory_kills() == self._kills_before:
-            return self._ended(Outcome.CRASHED, f"{ended} (not by the system: there was memory left)", _SENT)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
@@ -260,26 +244,14 @@ class Trial:
 
     def _kill_group(self) -> None:
         process = self._process
-        # The group does not exist before the child's first instruction, nor after its last.
-        if process is not None and process.pid is not None and not self._signal(signal.SIGKILL) and process.is_alive():
-            process.kill()
-
-    def _signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the trial's process group; whether there is one."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.pid is not None:
-                os.killpg(self.pid, number)
-                return True
-        return False
-
-
-def out_of_memory_kills() -> int | None:
-    """Count of processes killed by the kernel for lack of memory since it started; None where it does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+        if process is None or process.pid is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # The group does not exist before the child's first instruction, nor after its last.
+            if process.is_alive():
+                process.kill()
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:
@@ -294,14 +266,11 @@ def advice(calls: str, hint: str) -> tuple[str, str]:
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """The trial's first function: what imports torch is preloaded with the fork server, and imported here alone."""
-    from advisor.process import importing
+    from advisor.trial.starting import import_main, replace_program
 
     if spec.environment and spec.world is None:
-        from advisor.trial.fresh import replace_program
-
         replace_program(spec, connection, asked_at)
-
-    main = importing.import_main(connection, spec.log_path)
+    main = import_main(connection, spec.log_path)
     if main is None:
         return
     if spec.world is not None:

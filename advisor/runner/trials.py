@@ -4,7 +4,8 @@ A fork server that has torch imported starts a trial in tens of milliseconds. Ea
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
 
 A trial starts in one of three ways: forked from the process that has built the target once; in a process of the fork
-server's, which builds the target; or in a fresh interpreter, where settings must be in its environment.
+server's, or forked from one that has imported the target's libraries, which builds the target; or in a fresh
+interpreter, where settings must be in its environment.
 """
 
 import contextlib
@@ -56,32 +57,22 @@ class Runner:
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
             problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
+            if builder.imported and not self.cancelled:
+                builder.close()
+                builder = Builder(target, seed, log_path, builder.imported)
+                builder.build(timeout_s, lambda: self.cancelled)
         if builder.usable:
             self._builder = builder
         else:
             builder.close()
-        self._end_strays()
         return problem
 
-    def forget_build(self) -> None:
-        """End the process that holds the built target, if there is one."""
-        if self._builder is not None:
-            self._builder.close()
-        self._builder = None
-        self._end_strays()
-
-    def _end_strays(self) -> None:
-        """End processes that left their trial's process group and outlived it, except those that building started."""
-        builder = self._builder
-        if builder is not None and builder.helpers is None:
-            # A daemon is its starter's child until that ends, then the fork server's: hence this order.
-            started = fork_server.descendants(builder.pid) if builder.pid else set()
-            builder.helpers = (started | fork_server.children()) - {builder.pid}
-        with self._lock:
-            wanted = {trial.pid for trial in self._live}
+    def forget_build(self) -> bool:
+        """End the process from which trials are forked; whether there was one."""
+        builder, self._builder = self._builder, None
         if builder is not None:
-            wanted |= {builder.pid, *(builder.helpers or ())}
-        fork_server.end_strays({pid for pid in wanted if pid is not None})
+            builder.close()
+        return builder is not None
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
@@ -117,8 +108,8 @@ class Runner:
         """A live trial, killed with its whole process group on leaving."""
 
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
-        if self._builder is not None and builder is None:
-            self._builder.join_leaving(GRACE_S)
+        if self._builder is not None and builder is None and self._builder.leaving is not None:
+            self._builder.leaving.join(GRACE_S)
         beside = self._beside.pid if self._beside is not None else None
         trial = Trial(replace(spec, beside=beside), listen, builder)
         with self._lock:
@@ -135,7 +126,6 @@ class Runner:
                 trial.kill()
                 with self._lock:
                     self._live.discard(trial)
-                self._end_strays()
 
     def cancel(self) -> None:
         """End every live trial at once; trials asked for later are not started."""

@@ -72,14 +72,11 @@ class Program:
         """Every name in some nodes; of a dotted name also its beginnings."""
         return {self.name(part) for node in nodes for part in ast.walk(node)} - {""}
 
-    def assigned(self, node: ast.AST) -> list[ast.AST]:
-        """All that is assigned to a name: in its function, else in the module; for a dotted name in the whole file.
-
-        For a parameter, a loop's variable, and a part of an unpacked or added value, it is the node that assigns it.
-        """
+    def assigned(self, node: ast.AST) -> list[ast.expr]:
+        """All values that a name is given in the file, by assignments to it alone."""
         name = self.name(node)
-        found = self._assigned[None if "." in name else self.scope(node), name]
-        return [value for _, value in found or self._assigned[self.tree, name]]
+        assignments = (each for each in self.nodes if isinstance(each, ast.Assign))
+        return [each.value for each in assignments if name and name in map(self.name, each.targets)]
 
     def losses_at(self, node: ast.AST) -> set[str]:
         """The names that a backward pass is made of in a node's function."""
@@ -114,9 +111,9 @@ class Program:
             return own[above - 1][1]
         return outer[-1][1] if outer and outer is not own else None
 
-    def _assignments(self) -> dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]]:
-        """The values that each name of a scope is given, with their last lines; dotted names also by themselves."""
-        found: dict[tuple[ast.AST | None, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
+    def _assignments(self) -> dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]]:
+        """The values that each name of a scope is given, with their last lines."""
+        found: dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
         for node in self.nodes:
             if isinstance(node, ast.arg):
                 found[self.scope(node), node.arg].append(((node.lineno, node.col_offset), node))
@@ -128,8 +125,6 @@ class Program:
                 value = getattr(parent, "value", None) or node
                 assigned = (value.end_lineno or 0, value.end_col_offset or 0), value if whole else parent
                 found[self.scope(node), self.name(node)].append(assigned)
-                if isinstance(node, ast.Attribute):
-                    found[None, self.name(node)].append(assigned)
         for each in found.values():
             each.sort(key=itemgetter(0))
         return found

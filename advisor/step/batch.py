@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from advisor.step.chunked_loss import Scores
 from advisor.step.compile import as_prepared
 
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
@@ -28,6 +29,8 @@ def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """Every tensor in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
     if isinstance(batch, torch.Tensor):
         yield batch
+    elif isinstance(batch, Scores):
+        yield batch.whole()
     elif isinstance(batch, Mapping | list | tuple):
         for part in batch.values() if isinstance(batch, Mapping) else batch:
             yield from tensors_of(part, depth)

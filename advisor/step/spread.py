@@ -150,20 +150,17 @@ def _lengths_in(loader: Any) -> list[int]:
     Raises RefusedError where samples have no lengths, or all the same.
     """
     known = getattr(loader.dataset, "lengths", None)
-    lengths = list(map(int, known) if known is not None else map(_length_of, loader.dataset))
+    lengths = list(map(int, known)) if known is not None else []
+    for sample in loader.dataset if known is None else ():
+        first: Any = next(iter(sample.values()), 0) if isinstance(sample, Mapping) else sample
+        first = first[0] if isinstance(first, tuple) and first else first
+        try:
+            lengths.append(len(first))
+        except TypeError:  # a number, or a tensor of one
+            lengths.append(0)
     if len(set(lengths)) < 2:
         raise RefusedError("all samples have the same length")
     return lengths
-
-
-def _length_of(sample: Any) -> int:
-    """Return the length of a sample's first part, a tensor, list or text; 0 where it has none."""
-    first: Any = next(iter(sample.values()), 0) if isinstance(sample, Mapping) else sample
-    first = first[0] if isinstance(first, tuple) and first else first
-    try:
-        return len(first)
-    except TypeError:  # a number, or a tensor of one
-        return 0
 
 
 # --- a loop of the user's own, under torchrun -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -10,19 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call
+from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiler_arguments
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
 
 Loss = Callable[..., Any] | None
-_ATTENTION = {name.split("_")[0].lower(): kernel for name, kernel in SDPBackend.__members__.items()}  # flash, math ...
 GRAD_CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": torch.enable_grad,
     "no_grad": torch.no_grad,
@@ -48,21 +47,15 @@ class Step:
 
     @contextmanager
     def contexts(self) -> Iterator[None]:
-        """The plan's contexts of a forward pass: the device of new tensors, the attention kernel, autocast."""
+        """The plan's contexts of a forward pass: the device of new tensors, autocast."""
         with ExitStack() as stack:
             stack.enter_context(self.around_forward())
             if self.plan.create_on_device:
                 stack.enter_context(torch.device(self.plan.device))
-            stack.enter_context(self.attention())
             if self.plan.autocast != "none":
                 dtype = getattr(torch, self.plan.autocast)
                 stack.enter_context(torch.autocast(self.plan.device_type, dtype, cache_enabled=self.caches_casts))
             yield
-
-    def attention(self) -> AbstractContextManager[Any]:
-        """The context of the plan's attention kernel."""
-        backend = self.plan.attention_backend
-        return nullcontext() if backend == "auto" else sdpa_kernel(_ATTENTION[backend])
 
     def begin_graphs(self) -> None:
         """Tell the compiler's own CUDA graphs that a step begins: its calls overwrite the results of the last one."""
@@ -107,7 +100,9 @@ class TrainStep(Step):
         # A loss that calls the model itself may change the weights between two calls, as SAM does.
         self.caches_casts = self.call.form is not LossForm.MODEL_BATCH
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
-        self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model)) if plan.compiles_loss else None
+        self._whole: Callable[[Any], Any] | None = None
+        if plan.compiles_loss:
+            self._whole = self.call.compiled(functools.partial(torch.compile, **compiler_arguments(plan)))
         if plan.compile_optimizer or plan.cuda_graph:
             make_capturable(optimizer, self.device)
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
@@ -149,11 +144,8 @@ class TrainStep(Step):
         gradients = [parameter.grad for parameter in self.parameters if parameter.requires_grad]
         there = [gradient for gradient in gradients if gradient is not None]
         exchanged_later = self.plan.no_sync and hasattr(self.model, "set_requires_gradient_sync")  # kept elsewhere
-        if (
-            self._accumulated
-            and not exchanged_later
-            and not any(gradient.is_sparse or bool(gradient.any()) for gradient in there)
-        ):
+        cleared = not any(gradient.is_sparse or bool(gradient.any()) for gradient in there)
+        if self._accumulated and cleared and not exchanged_later:
             return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
         if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
             return "step.zero_grad: zeros: some parameters got no gradient, and zeros let momentum and decay move them."
@@ -177,8 +169,7 @@ class TrainStep(Step):
         """Gradients of the (scaled) loss, or of its part in the update."""
         if self.plan.accumulate > 1:
             loss = loss / self.plan.accumulate
-        with self.attention():  # activation checkpoints run parts of the forward pass again: with the same kernels
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
         """Run the optimizer's step after enough batches, with clipped gradients if the plan says so."""
@@ -262,10 +253,10 @@ class InferStep(Step):
 class OwnStep(InferStep):
     """The user's function ``step(batch)``. Called with a batch it returns the function's result.
 
-    The batch is moved to the device in the plan's layout and type. Autocast, the attention kernel, the device of new
-    tensors and the grad mode are contexts around the whole step. Autocast does not cache casts of weights, since the
-    step may change them between two calls of the model. ``optimizers`` are those that the step is known to use;
-    ``result`` converts the result.
+    The batch is moved to the device in the plan's layout and type. Autocast, the device of new tensors and the grad
+    mode are contexts around the whole step. Autocast does not cache casts of weights, since the step may change them
+    between two calls of the model. ``optimizers`` are those that the step is known to use; ``result`` converts
+    the result.
     """
 
     caches_casts = False
@@ -315,11 +306,6 @@ def finish_components(components: Components) -> None:
     """Compile the model as the plan says, once all else was done to it."""
     plan = components.plan
     if plan.compiles_with != "none":
-        if plan.attention_backend != "auto":
-            from torch._functorch import config
-
-            # The keys of this cache leave out the permitted kernels (pytorch/pytorch#186458); generated code is cached.
-            config.enable_autograd_cache = False
         collect_rarely_while_compiling()
         components.model = compile_model(components.model, plan)
 

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
+from advisor.loading.decoding import decoded
 from advisor.loading.lengths import PadsToMultiple
 from advisor.loading.loader import (
     divides_samples,
@@ -28,6 +30,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.step.chunked_loss import large_head
 from advisor.step.compile import Models, as_prepared
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
@@ -39,6 +42,8 @@ from advisor.workloads.resizing import resizing_problem
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
+_IMAGES = 8  # files of which the size is read; a count
+_REDUCIBLE = 2  # times as large as wanted; JPEG files have half their size as the first smaller one
 _ALLOCATORS = {
     "expandable_segments:True": "expandable_segments",
     "max_split_size": "max_split_size",
@@ -95,8 +100,8 @@ def inspect_loop(
         optimizer=None if loop.optimizer is None else _optimizer_facts(loop.optimizer, loop.model),
         loader=_loader_facts(loop, batches, step, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
-        repeated_blocks=block_counts(loop.model),
-        block_shapes=block_shapes(loop.model),
+        repeated_blocks=tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(loop.model)),
+        block_shapes=len({shape_of(block) for block in blocks_to_compile(loop.model)}),
         parameter_shapes=len({p.shape for p in parameters}),
         empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
@@ -104,9 +109,11 @@ def inspect_loop(
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
         conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),
+        large_head=head.out_features if (head := large_head(loop.model)) else 0,
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=tuple((*size, linear[size]) for size in sorted(linear, key=math.prod, reverse=True)),
+        models=len(models),
         own_step=loop.step is not None,
         loss_form=loss_form,
         capture_problem=getattr(loop.step, "capture_problem", ""),
@@ -118,16 +125,6 @@ def inspect_loop(
         trainer=loop.trainer,
         places=loop.places,
     )
-
-
-def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
-    """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
-    return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
-
-
-def block_shapes(model: nn.Module) -> int:
-    """The number of different shapes among the repeated blocks. Each shape is compiled once."""
-    return len({shape_of(block) for block in blocks_to_compile(model)})
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
@@ -142,7 +139,6 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
-        "attention.backend": _attention_backend(),
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
@@ -191,19 +187,6 @@ def _float32_matmul() -> str:
     except RuntimeError:
         # The user set the newer per-backend switches; the older one then refuses to answer.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
-
-
-def _attention_backend() -> str:
-    """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
-    flags = torch.backends.cuda
-    permitted = {
-        "flash": flags.flash_sdp_enabled(),
-        "cudnn": flags.cudnn_sdp_enabled(),
-        "efficient": flags.mem_efficient_sdp_enabled(),
-        "math": flags.math_sdp_enabled(),
-    }
-    names = [name for name, is_permitted in permitted.items() if is_permitted]
-    return names[0] if len(names) == 1 else "auto"
 
 
 def _checkpointing(model: nn.Module) -> str:
@@ -319,6 +302,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     pads = PadsToMultiple(lambda batch: batch, 1)
     pads.learn(batches)
     pads.multiple = max(1, pads.longest)
+    decoding_problem, has_large_images = _decoding(loader.dataset)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -337,4 +321,22 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
+        decoding_problem=decoding_problem,
+        has_large_images=has_large_images,
     )
+
+
+def _decoding(dataset: Any) -> tuple[str, bool]:
+    """Why a dataset cannot decode its files in another way, and whether one of the first could be reduced to a half."""
+    try:
+        reduced = decoded(dataset, "reduced")
+    except ValueError as error:
+        return str(error), False
+    while not hasattr(reduced, "loader"):
+        reduced = reduced.dataset
+    resize, ratios = reduced.transform.transforms[0], [0.0]
+    for path, *_ in getattr(reduced, "samples", [])[:_IMAGES]:
+        with suppress(Exception), reduced.loader(path) as image:  # the file may be broken
+            rows, columns = resize.wanted(image.height, image.width)
+            ratios.append(min(image.height / rows, image.width / columns))
+    return "", max(ratios) >= _REDUCIBLE

@@ -5,7 +5,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -62,18 +62,18 @@ from advisor.trial.measurement.clock import (
 )
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.probe import Probe, divergence_notes, probe_inference, probe_training
+from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
 from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
-from advisor.trial.raised import fitting_hint, result_of
+from advisor.trial.raised import result_of
 from advisor.trial.reference import reference_result
 from advisor.trial.scoring import scored_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
-from advisor.workloads.loop import Loop
+from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
 _PHASES_LIMIT_S = 0.6
@@ -209,7 +209,8 @@ class Stages:
         components = parts.components
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
+            if not batches:
+                raise draws.no_batch()
             facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
             self.channel.send(Inspected(facts, versions(), imported_sources()))
         return batches
@@ -238,7 +239,11 @@ class Stages:
                 raise
             if isinstance(error, LossError):
                 raise TargetError(error.message, error.hint) from error
-            hint = hint_for(error, loop.hint or fitting_hint(batches[0]))
+            fits = (
+                f"A batch is {describe(batches[0])}: check that it fits the model and the loss. It is (inputs, target) "
+                "or a dict of keywords, and a loss that takes the model names its first parameter `model`."
+            )
+            hint = hint_for(error, loop.hint or fits)
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
@@ -267,13 +272,7 @@ class Stages:
         memory = backend_of(parts.device).memory()
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
-        notes = (
-            *parts.loop.notes,
-            *(() if warm.steady else ("the step time was not steady when the warm-up ended",)),
-            *probe.notes,
-            *divergence_notes(probe, step, feed.next),
-            *compilation_notes(frames_when_warm),
-        )
+        notes = (*parts.loop.notes, *self._notes(step, probe, warm, feed), *compilation_notes(frames_when_warm))
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
@@ -292,6 +291,12 @@ class Stages:
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         timed = spec.times_phases and may_time_phases
+        # Of a script's loop whose step was taken out of it.
+        whole_round = parts.loop.whole_round if spec.kind.inspects and parts.loop.step is None else None
+        rounds: RoundTimes | None = None
+        if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
+            self._say("timing whole rounds of the loop")
+            rounds = WholeRounds(whole_round[0], clock.backend.synchronize).times(whole_round[1])
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
@@ -300,7 +305,7 @@ class Stages:
             operations=probe.operations,
             batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=percentiles_of(single_ms),
+            event_step_ms=percentiles_of(single_ms) if single_ms else None,
             latency=latency,
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
@@ -317,16 +322,22 @@ class Stages:
             gpu=self.guards.gpu,
             loss_form=loss_form,
             batch_form=batch_form,
-            whole_rounds=self._whole_rounds(parts.loop, clock.backend.synchronize) if self.spec.kind.inspects else None,
+            whole_rounds=rounds,
         )
 
-    def _whole_rounds(self, loop: Loop, synchronize: Callable[[], None]) -> RoundTimes | None:
-        """The times of a script's whole rounds, where its step was taken out of them."""
-        if loop.whole_round is None or loop.step is not None or time.monotonic() + WHOLE_ROUNDS_S > self.deadline:
-            return None
-        self._say("timing whole rounds of the loop")
-        body, data = loop.whole_round
-        return WholeRounds(body, synchronize).times(data)
+    def _notes(self, step: Any, probe: Probe, warm: WarmUp, feed: Feed) -> Iterator[str]:
+        """Notes on steps that were not steady, updates that were skipped, and a loss that is not finite any more."""
+        if not warm.steady:
+            yield "the step time was not steady when the warm-up ended"
+        if probe.skipped_steps:
+            yield f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates"
+        if (
+            probe.losses
+            and all(map(math.isfinite, probe.losses))
+            and not math.isfinite(loss := float(step(feed.next())))
+        ):
+            first = f"the loss was finite in the first {len(probe.losses)} steps"
+            yield f"{first} and is {loss} after warming up and timing: check the learning rate and the data"
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

@@ -4,8 +4,6 @@ import contextlib
 import re
 import sys
 import traceback
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch._dynamo.exc import TorchDynamoException
@@ -15,7 +13,6 @@ from advisor.records import Cause, Outcome, TrialResult
 from advisor.step.cuda_graph import CaptureError
 from advisor.step.loss import LossCall
 from advisor.workloads.entrypoint import message_of, one_line, user_frames
-from advisor.workloads.loop import describe
 
 # Messages of errors that have neither a class nor an attribute of their own.
 _TEXTS = {
@@ -23,6 +20,7 @@ _TEXTS = {
     "double backward": Cause.DOUBLE_BACKWARD,
     "donated buffers": Cause.DOUBLE_BACKWARD,  # of a backward pass that keeps its graph
     "view size is not compatible": Cause.LAYOUT,
+    "to use channels_last": Cause.LAYOUT,
 }
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 _CUDA_MEMORY = "CUDA error: out of memory"
@@ -34,20 +32,27 @@ _BACKWARD = "_engine_run_backward"
 def result_of(error: BaseException) -> TrialResult:
     """The result of a trial that raised an error. Running out of memory is recognised anywhere in the user's code."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
-    if _ran_out_of_memory(cause):
+    text, causes = message_of(cause), causes_of(error)
+    # The driver's own errors, and those of libraries and of the CPU's allocator.
+    known = _CPU_ALLOCATOR in text or _CUDA_MEMORY in text or _LIBRARIES_MEMORY.search(text) is not None
+    if isinstance(cause, MemoryError | torch.OutOfMemoryError) or (isinstance(cause, RuntimeError) and known):
         # The first sentences are about the request; the rest is about the allocator.
-        line = next(iter(message_of(cause).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
+        line = next(iter(text.rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
         reason = ". ".join(line.split(". ")[:2]).rstrip(".") + "." if line else type(cause).__name__
-        return _failed(Outcome.OUT_OF_MEMORY, reason, "Try a smaller batch size.", user_frames(cause))
-    if isinstance(error, AdvisorError):
+        outcome, hint, details, causes = Outcome.OUT_OF_MEMORY, "Try a smaller batch size.", user_frames(cause), ()
+    elif isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
-        return replace(_failed(outcome, error.message, error.hint, error.details), causes=causes_of(error))
-    hint = "The trial's log has the whole story."
-    if refused := refusal_of(error):
-        hint = refused.hint
-    elif not isinstance(error, Exception):  # such as SystemExit
-        hint = "Fix the lines below: code that is measured may not end the program."
-    return replace(_failed(Outcome.FAILED, one_line(error), hint, user_frames(error)), causes=causes_of(error))
+        reason, hint, details = error.message, error.hint, error.details
+    else:
+        outcome, reason, details = Outcome.FAILED, one_line(error), user_frames(error)
+        hint = "The trial's log has the whole story."
+        if refused := refusal_of(error):
+            hint = refused.hint
+        elif not isinstance(error, Exception):  # such as SystemExit
+            hint = "Fix the lines below: code that is measured may not end the program."
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
+        print(reason, details, sep="\n", file=sys.stderr)
+    return TrialResult(outcome, reason, hint, details, causes)
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
@@ -64,26 +69,3 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
     elif type(error) in (RuntimeError, NotImplementedError, TypeError):
         causes.append(Cause.OPERATION)
     return tuple(causes)
-
-
-def fitting_hint(batch: Any) -> str:
-    """A hint for a first step that fails on a batch of the user's: how it is read."""
-    return (
-        f"A batch is {describe(batch)}: check that it fits the model and the loss. It is (inputs, target) or a dict of "
-        "keywords, and a loss that takes the model names its first parameter `model`."
-    )
-
-
-def _ran_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    # The driver's own errors, and those of libraries and of the CPU's allocator.
-    text = message_of(error)
-    known = _CPU_ALLOCATOR in text or _CUDA_MEMORY in text or _LIBRARIES_MEMORY.search(text) is not None
-    return isinstance(error, RuntimeError) and known
-
-
-def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(Exception):  # standard error may be an object of the user's
-        print(reason, details, sep="\n", file=sys.stderr)
-    return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)

@@ -5,7 +5,6 @@ A training runs some steps first: as many for every score, from the same seed an
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -16,7 +15,6 @@ from advisor.step.compile import Models, call_through
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.step import OwnStep, make_step
 from advisor.trial.measurement.draws import Feed, seed_all
-from advisor.trial.measurement.probe import sample_of
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data
 from advisor.workloads.entrypoint import in_user_code, load_function
 from advisor.workloads.loop import Loop, describe
@@ -25,7 +23,7 @@ from advisor.workloads.loop import Loop, describe
 def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model.
 
-    Raises TargetError for a function that is not there, that raises, that gives no number, or that changes the model.
+    Raises TargetError for a function that is not there, that raises, or that gives no number.
     """
     evaluate = load_function(spec.evaluate, spec.target.directory)
     components = components_of(loop, device, catalog, spec.settings)
@@ -45,23 +43,13 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
         step = OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan)
         call_through(each, step)
     seed_all(spec.seed)
-    before = repr(sample_of(list(model.parameters())))
     with torch.no_grad(), step.contexts():  # around all of it: a function may call a part of the model, or a copy
-        number = _number(in_user_code(spec.evaluate, lambda: evaluate(*models)), spec.evaluate)
-    if repr(sample_of(list(model.parameters()))) != before:
-        raise TargetError(
-            f"{spec.evaluate} changes the model: its parameters differ afterwards.",
-            "Let it only call the model; train, cast or load weights in a copy.",
-        )
-    return TrialResult(Outcome.MEASURED, score=Score(number, steps))
-
-
-def _number(value: Any, name: str) -> float:
-    """The score in what a function returned. Raises TargetError where that is no finite number."""
+        value = in_user_code(spec.evaluate, lambda: evaluate(*models))
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of several, None
         number, value = math.nan, describe(value)
     if not math.isfinite(number):
-        raise TargetError(f"{name} returned {value}, no number.", "Return one number, higher is better: an accuracy.")
-    return number
+        hint = "Return one number, higher is better: an accuracy."
+        raise TargetError(f"{spec.evaluate} returned {value}, no number.", hint)
+    return TrialResult(Outcome.MEASURED, score=Score(number, steps))

@@ -3,7 +3,7 @@
 import pkgutil
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from advisor.errors import TargetError
 from advisor.files.paths import EXPORTED
 from advisor.records import Mode, TargetSpec
 from advisor.workloads import guess, hubs
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples
+from advisor.workloads.hubs.contract import Adapted, Adapter
 from advisor.workloads.hubs.exported import Exported
 from advisor.workloads.sizing import batch_size_for
-from advisor.workloads.workload import Workload
 
 
 def _discovered() -> Iterator[Adapter]:
@@ -46,39 +45,31 @@ def named(target: str) -> tuple[Adapter, str] | None:
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
-    for adapter in _present():
-        if (found := adapter.workload(value, spec)) is not None:
-            return found
-    return value
+    found = (adapter.workload(value, spec) for adapter in _present())
+    return next((one for one in found if one is not None), value)
 
 
-def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
+def with_samples(workload: Adapted, spec: TargetSpec) -> Adapted:
     """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
     wanted = spec.mode or (Mode(workload.mode) if workload.mode else None)
-    samples = _samples(workload, spec, train=wanted is not Mode.INFER)
+    train = wanted is not Mode.INFER
+    made = (adapter.samples(workload.model, spec, train=train) for adapter in _present())
+    samples = next((one for one in made if one is not None), None) or guess.samples(workload.model, spec)
     if wanted is None:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
     size, note = batch_size_for(workload.model, samples, wanted, spec)
     training = wanted is Mode.TRAIN
-    adapted = Adapted(**{one.name: getattr(workload, one.name) for one in fields(workload)})
     return replace(
-        adapted,
+        workload,
         data=samples.make,
         loss=samples.loss if training and workload.loss is None else workload.loss,
         optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
-        notes=[*adapted.notes, *samples.notes, *filter(None, (note,))],
+        notes=[*workload.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
         hint=guess.hint_for(workload.model, samples.make, size),
     )
-
-
-def _samples(workload: Workload, spec: TargetSpec, *, train: bool) -> Samples:
-    for adapter in _present():
-        if (samples := adapter.samples(workload.model, spec, train=train)) is not None:
-            return samples
-    return guess.samples(workload.model, spec)
 
 
 def _present() -> Iterator[Adapter]:

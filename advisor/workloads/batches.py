@@ -2,11 +2,11 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
 from advisor.step.batch import attributes_with_tensors, tensors_of
@@ -20,16 +20,6 @@ _MOST_KEPT_BYTES = 2**30
 _PARTS = 4
 
 
-class _Source(IterableDataset[Any]):
-    """An iterable of batches as a dataset that is read from its beginning in each epoch."""
-
-    def __init__(self, begin: Callable[[], Iterable[Any]]) -> None:
-        self.begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.begin())
-
-
 def batches_in_data(data: Any, notes: list[str]) -> Any:
     """``data`` with an iterable of batches as a loader of them; one batch, or a callable of a size, as it is.
 
@@ -38,15 +28,16 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
     """
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str | tuple) or data is None:
         return data
+    name = type(data).__name__
     if isinstance(data, list):
-        return GivenBatches(_Source(lambda: data), "a list") if _are_batches(data) else data
+        return GivenBatches(lambda: data, "a list") if _are_batches(data) else data
     if isinstance(data, Iterator):
         kept = _read_ahead(data)
-        notes.append(f"the {_name(data)} can be read only once: its first {len(kept)} batches are repeated")
-        return GivenBatches(_Source(lambda: kept), _name(data))
+        notes.append(f"the {name} can be read only once: its first {len(kept)} batches are repeated")
+        return GivenBatches(lambda: kept, name)
     is_array = hasattr(data, "__array__")  # its rows, or a table's columns, are no batches
     of_batches = isinstance(data, Iterable) and not is_array and next(tensors_of(data), None) is None
-    return GivenBatches(_Source(lambda: data), _name(data)) if of_batches else data
+    return GivenBatches(lambda: data, name) if of_batches else data
 
 
 def _are_batches(data: list[Any]) -> bool:
@@ -67,9 +58,6 @@ def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
         if room < 0:
             break
     if not kept:
-        raise TargetError(f"the {_name(iterator)} yields no batch.", "Return one that has not been read to its end.")
+        name = type(iterator).__name__
+        raise TargetError(f"the {name} yields no batch.", "Return one that has not been read to its end.")
     return kept
-
-
-def _name(data: Any) -> str:
-    return getattr(data, "made_by", type(data).__name__)

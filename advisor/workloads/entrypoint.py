@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import pickle
 import re
 import socket
@@ -91,7 +92,7 @@ _HINTS = (
     (_OWN_RANKS, _RANKS),
 )
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
-MOST_UPDATES = 100
+_MOST_UPDATES = 100
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -114,7 +115,10 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         hint = _OPTIONS if spec.arguments else _BY_NAME
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
     if spec.target.endswith(WORKLOAD_SUFFIX):
-        return in_user_code("reading the workload", lambda: _handed_over(spec))
+        sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
+        found = in_user_code("reading the workload", lambda: pickle.loads(Path(spec.target).read_bytes()))  # noqa: S301
+        what = getattr(found, "__name__", "the workload")
+        return in_user_code(what, lambda: _build(found, spec, what))
     module_name, attribute = parse_target(spec.target)
     file = Path(spec.directory, *module_name.split(".")).with_suffix(".py")  # known before the import
     names_module = not _is_file(module_name) and is_file(file)
@@ -138,13 +142,6 @@ def load_function(name: str, directory: str) -> Any:
     if not module or Path(getattr(module, "__file__", None) or "").resolve() != path:  # a file may be the target's own
         module = _import(module_name, directory)
     return in_user_code(name, lambda: _attribute(module, module_name, attribute))
-
-
-def _handed_over(spec: TargetSpec) -> Any:
-    """The workload that ``advisor.tune`` was called with, from the file that it wrote for this process."""
-    sys.path.insert(0, spec.directory)
-    found = pickle.loads(Path(spec.target).read_bytes())  # noqa: S301 - of the same user and session
-    return _build(found, spec, getattr(found, "__name__", "the workload"))
 
 
 def _is_file(module: str) -> bool:
@@ -198,7 +195,10 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
-    if any(isinstance(one, _NO_NETWORK) for one in _causes_of(error)):
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, _NO_NETWORK):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
         return _OFFLINE
     said = message_of(error)
     if isinstance(error, ImportError) and (needed := re.search(r"requires the ([\w-]+) library", said)):
@@ -206,13 +206,6 @@ def hint_for(error: BaseException, usual: str) -> str:
     if isinstance(error, EOFError) and "reading a line" in said:
         return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
     return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
-
-
-def _causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def message_of(error: BaseException) -> str:
@@ -280,10 +273,6 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    imported = sys.modules.get(path.stem)
-    is_library_of_torch = path.stem in (*sys.stdlib_module_names, "torch", "torchvision", "numpy")
-    if imported and is_library_of_torch and Path(getattr(imported, "__file__", None) or "").resolve() != path:
-        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -350,12 +339,10 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
 @contextlib.contextmanager
 def refusing_to_train(module: str) -> Iterator[None]:
     """Raise TargetError from an optimizer's step once there were too many of them inside this context."""
-    updates = 0
+    updates = itertools.count(1)
 
     def count(*_: Any) -> None:
-        nonlocal updates
-        updates += 1
-        if updates > MOST_UPDATES:
+        if next(updates) > _MOST_UPDATES:
             script = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
             raise TargetError(
                 f"{module} trains while it is imported.",

@@ -106,21 +106,17 @@ def _advice(model: nn.Module) -> str:
 
 
 def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
+    """Batches of random numbers of the model's type, or of token ids."""
     count = max(1, len(ForwardInputs(model).required))
 
+    first = next(_layers(model), None)
+    tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
+
     def make(size: int) -> Any:
-        tensors = tuple(_random(model, (size, *shape)) for _ in range(count))
-        return tensors[0] if count == 1 else tensors
+        made = whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model)
+        return made if count == 1 else tuple(made.clone() for _ in range(count))
 
     return make
-
-
-def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
-    """Random numbers of the model's type, or token ids when its first parameters are an embedding's."""
-    first = next(_layers(model), None)
-    if isinstance(first, nn.Embedding):
-        return whole_numbers(first.num_embeddings, *shape)
-    return typed(noise(*shape), model)
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
@@ -151,10 +147,7 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> S
         return typed(noise(size, *shape), model)
 
     run = counted_run(model, images(_COUNTED)) if train else None
-    classes = getattr(model, "num_classes", None)  # of a model that cannot run so
     make = with_labels(images, run[0], _COUNTED) if run else None
-    if train and run is None and isinstance(classes, int) and classes > 0:
-        make = lambda size: (images(size), whole_numbers(classes, size))  # noqa: E731
     return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
 
 

@@ -1,12 +1,12 @@
 """The normalised workload: Loop, with every part in its final form."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.utils.data import DataLoader, default_convert
+from torch.utils.data import DataLoader, IterableDataset, default_convert
 
 from advisor.figures.formatting import format_first
 from advisor.recipe import Components
@@ -101,9 +101,19 @@ def has_target(batch: Any, model: nn.Module) -> bool:
 class GivenBatches(DataLoader[Any]):
     """Batches that do not come from a DataLoader, so that the way they are made cannot be changed."""
 
-    def __init__(self, dataset: Any, made_by: str) -> None:
-        super().__init__(dataset, batch_size=None, collate_fn=as_given)
+    def __init__(self, begin: Callable[[], Iterable[Any]], made_by: str) -> None:
+        super().__init__(_Source(begin), batch_size=None, collate_fn=as_given)
         self.made_by = made_by
+
+
+class _Source(IterableDataset[Any]):
+    """An iterable of batches as a dataset that is read from its beginning in each epoch."""
+
+    def __init__(self, begin: Callable[[], Iterable[Any]]) -> None:
+        self.begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.begin())
 
 
 def as_given(batch: Any) -> Any:

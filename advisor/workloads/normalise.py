@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import torch
@@ -16,13 +16,12 @@ from advisor.loading.loader import rebuild
 from advisor.records import Mode, TargetSpec
 from advisor.step import loss as losses
 from advisor.step.batch import tensors_of
-from advisor.step.compile import as_written, compiled_as
-from advisor.step.optimizer import needs_closure
+from advisor.step.compile import Models, as_written, compiled_as
+from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
 from advisor.workloads.batches import batches_in_data
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import Loop, has_target
-from advisor.workloads.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.workloads.parts import ALIASES, in_order, without_schedulers
 from advisor.workloads.resizing import batch_size_of, resize_batch
 from advisor.workloads.sizing import LARGEST_BATCH
@@ -31,15 +30,21 @@ from advisor.workloads.workload import Workload
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
+# Hint for a first step of the user's own that fails.
+_HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
+_EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _with_batches(_as_written(_as_workload(interpreted(value, spec), notes), notes), spec, notes)
-    data, make_batch = _data(workload, spec)
+    workload = _as_written(_as_adapted(_as_workload(interpreted(value, spec), notes)), notes)
+    if workload.data is None:
+        workload = with_samples(workload, spec)
+    notes.extend(workload.notes)
+    data, make_batch = _data(workload, batches_in_data(workload.data, notes), spec)
     mode = _mode(workload, data, spec)
-    if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not isinstance(workload, Adapted):
+    if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not workload.notes:
         notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
     loop = Loop(
         model=workload.model,
@@ -47,34 +52,25 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loss=workload.loss,
         optimizer=None,
         mode=mode,
-        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data))
-        or getattr(workload, "samples", None),
+        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples,
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=HINT if workload.step is not None else getattr(workload, "hint", ""),
+        hint=_HINT if workload.step is not None else workload.hint,
         step=workload.step,
-        trainer=getattr(workload, "trainer", ""),
-        places=getattr(workload, "places", ()),
-        whole_round=getattr(workload, "whole_round", None),
+        trainer=workload.trainer,
+        places=workload.places,
+        whole_round=workload.whole_round,
     )
     if loop.step is not None:
-        loop.optimizer = optimizers_of(workload)
-    elif mode is Mode.TRAIN:
+        loop.optimizer, loop.loss_text = _optimizers_of_step(workload), "inside your own step"
+        return loop
+    if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
-    loop.loss_text = _loss_text(loop)
+    unnamed = "none" if mode is Mode.INFER else "chosen by the outputs and targets"
+    loop.loss_text = unnamed if loop.loss is None else losses.describe_loss(loop.loss)
     return loop
-
-
-def _with_batches(workload: Workload, spec: TargetSpec, notes: list[str]) -> Workload:
-    """The workload with its data as a loader, one batch, or a callable of a size; made-up where it has none."""
-    if workload.data is None:
-        workload = with_samples(workload, spec)
-    if isinstance(workload, Adapted):
-        notes.extend(workload.notes)
-    workload.data = batches_in_data(workload.data, notes)
-    return workload
 
 
 def _as_workload(value: Any, notes: list[str]) -> Workload:
@@ -86,15 +82,16 @@ def _as_workload(value: Any, notes: list[str]) -> Workload:
         return _checked(_from_mapping(value, notes))
     if isinstance(value, tuple | list) and value and (parts := in_order(value, notes)):
         return _checked(Workload(**parts))
-    if isinstance(value, type):
-        raise TargetError(
-            f"the target returned the class {value.__name__}, not an instance.",
-            f"Return {value.__name__}(...), with its arguments.",
-        )
     raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
 
 
-def _as_written(workload: Workload, notes: list[str]) -> Workload:
+def _as_adapted(workload: Workload) -> Adapted:
+    if isinstance(workload, Adapted):
+        return workload
+    return Adapted(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+
+
+def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     """The original of a model that was compiled as a whole: compiling is now a setting, and is measured off, too."""
     compiled = compiled_as(workload.model)
     if compiled is None:
@@ -117,9 +114,13 @@ def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
 
 def _checked(workload: Workload) -> Workload:
     if workload.step is not None or workload.models is not None or workload.optimizers is not None:
-        workload = with_own_step(workload)
+        workload = replace(workload, model=_models_of_step(workload), models=None)
     _check_model(workload.model)
-    _check_loss(workload.loss)
+    loss = workload.loss
+    if isinstance(loss, type) or (loss is not None and not callable(loss)):
+        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
+        hint = _may_return(loss) if isinstance(loss, type) else forms
+        raise TargetError(f"the target's loss is {_kind(loss)}, not a function.", hint)
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
@@ -128,53 +129,83 @@ def _checked(workload: Workload) -> Workload:
     return workload
 
 
+def _models_of_step(workload: Workload) -> nn.Module:
+    """The models that a step of one's own works with, as one module. Raises TargetError for what does not fit."""
+    if workload.step is None:
+        raise TargetError(
+            "the target names several models or optimizers, and no step that uses them.",
+            f"Write the step as a function of a batch: {_EXAMPLE}.",
+        )
+    if workload.loss is not None or workload.clip_grad is not None:
+        given = "a loss" if workload.loss is not None else "clip_grad"
+        raise TargetError(f"the target has a step of its own and {given}.", f"Leave {given} to the step.")
+    if workload.data is None:
+        raise TargetError(
+            "the target has a step of its own and no data.",
+            "Give data: a loader, any iterable of batches, or one batch; step(batch) is called with each.",
+        )
+    models = _several(workload.models) + _several(workload.model)
+    if not models:
+        raise TargetError("the target's step comes without the models that it works with.", f"Return {_EXAMPLE}.")
+    for model in models:
+        _check_model(model)
+    return models[0] if len(models) == 1 else Models(models)
+
+
+def _optimizers_of_step(workload: Workload) -> Any:
+    """The optimizers as recipes see them: none, one, or several together. Raises TargetError for something else."""
+    found = _several(workload.optimizers) + _several(workload.optimizer)
+    for optimizer in found:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TargetError(
+                f"{type(optimizer).__name__} in optimizers is not a torch.optim.Optimizer.",
+                "Give the instances that the step uses.",
+            )
+    return None if not found else found[0] if len(found) == 1 else Together(found)
+
+
+def _several(value: Any) -> list[Any]:
+    """The elements of a list, a tuple or a mapping; any other object as a list with one element, none for None."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+
+
 def _check_model(model: Any) -> None:
     """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
-    if isinstance(model, type):
-        name = model.__name__
-        raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(model, nn.Module):
         raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
         model.eval()
 
 
-def _check_loss(loss: Any) -> None:
-    """Refuse an object that is no loss. None is permitted."""
-    if isinstance(loss, type) and issubclass(loss, nn.Module):
-        name = loss.__name__
-        raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
-    if loss is not None and not callable(loss):
-        raise TargetError(
-            f"the target's loss is {_kind(loss)}, not a function.",
-            "Give loss(model, batch), loss(output, target) or loss(output).",
-        )
-
-
 def _may_return(value: Any) -> str:
     """A hint for a value that is no workload: the forms that a build may return."""
+    if isinstance(value, type):
+        return f"Return {value.__name__}(...), with its arguments."
     if inspect.isfunction(value) or inspect.ismethod(value):
-        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {EXAMPLE}."
+        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {_EXAMPLE}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
 def _for_several(parts: Iterable[Any]) -> str:
     """A hint for a value with several models; empty for one with fewer."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
-    return f"Several models need a step of your own, a function of a batch: return {EXAMPLE}." if several else ""
+    return f"Several models need a step of your own, a function of a batch: return {_EXAMPLE}." if several else ""
 
 
-def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
-    data = workload.data
+def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
-    if callable(data) and not _is_batch(data):
+    # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
+    is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
+    if callable(data) and not is_batch:
         if inspect.isfunction(data) and not losses.is_callable_with(inspect.signature(data), 1):
             raise TargetError(
                 f"the target's data function {data.__name__} takes no batch size.",
                 "Write it as `def batch(batch_size):`; or give a loader or a list of batches.",
             )
-        usual = getattr(workload, "usual_size", None) or LARGEST_BATCH
+        usual = workload.usual_size or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         made = data(size)
         if isinstance(made, DataLoader):
@@ -192,18 +223,16 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
         ) from error
 
 
-def _is_batch(data: Any) -> bool:
-    """Whether data is a batch, though it may be callable as PyTorch Geometric's ``Data`` is: it can be moved."""
-    return hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
-
-
 def _checked_batch(batch: Any, what: str) -> Any:
-    if isinstance(batch, Dataset) or (_has_items(batch) and next(tensors_of(batch), None) is None):
+    has_tensors = next(tensors_of(batch), None) is not None
+    known = isinstance(batch, Mapping | list | tuple | str) or hasattr(batch, "__array__")
+    has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
+    if isinstance(batch, Dataset) or (has_items and not has_tensors):
         raise TargetError(
             f"{what} is {_kind(batch)}, a dataset without a loader.",
             "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
         )
-    if next(tensors_of(batch), None) is None or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
+    if not has_tensors or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
@@ -212,12 +241,6 @@ def _checked_batch(batch: Any, what: str) -> Any:
             else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
     return batch
-
-
-def _has_items(data: Any) -> bool:
-    """Whether data is an object with items by index, such as a dataset."""
-    known = isinstance(data, Mapping | list | tuple | str) or hasattr(data, "__array__")
-    return not known and hasattr(type(data), "__getitem__") and hasattr(type(data), "__len__")
 
 
 def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
@@ -232,7 +255,13 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
     if workload.step is not None:
-        return mode_of_step(workload, spec)
+        mode = Mode(workload.mode) if workload.mode else Mode.TRAIN
+        if spec.mode not in (None, mode):
+            raise TargetError(
+                f"--mode {spec.mode} does not fit: the target's own step is for {mode.value}.",
+                "Leave --mode out, or return another step with its mode.",
+            )
+        return mode
     if spec.mode is not None:
         return spec.mode
     if workload.mode is not None:
@@ -271,20 +300,12 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
+            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {_EXAMPLE}.",
         )
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
     return made
-
-
-def _loss_text(loop: Loop) -> str:
-    if loop.step is not None:
-        return "inside your own step"
-    if loop.loss is not None:
-        return losses.describe_loss(loop.loss)
-    return "none" if loop.mode is Mode.INFER else "chosen by the outputs and targets"
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -294,6 +315,8 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing (None)"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     name = type(value).__name__

@@ -30,6 +30,7 @@ _GPU_STEP_FLOPS = 4e12
 _TRAIN_PASSES = 3
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
+_PATCH = 3 * 16 * 16  # numbers of a patch of an image
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -44,7 +45,13 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    fits = max(1, int(work / step_flops(model, samples, mode)))
+    batch = samples.make(_COUNTED)
+    counted = counted_run(model, batch)
+    # What cannot be counted uses each parameter for every position: a token id, or a patch of an image.
+    positions = (one.numel() // (_PATCH if one.is_floating_point() else 1) for one in tensors_of(batch))
+    estimated = 2 * (max(positions, default=0) or _COUNTED) * sum(one.numel() for one in model.parameters())
+    flops = (counted[1] if counted and counted[1] else estimated) / _COUNTED
+    fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
     note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
@@ -56,15 +63,6 @@ def runs_on_gpu(spec: TargetSpec) -> bool:
     return spec.device != "cpu" and torch.cuda.is_available()
 
 
-def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
-    """Floating-point operations of one step with one sample, at least one. Estimated where they cannot be counted."""
-    batch = samples.make(_COUNTED)
-    passes = _TRAIN_PASSES if mode is Mode.TRAIN else 1
-    counted = counted_run(model, batch)
-    flops = counted[1] if counted and counted[1] else _by_parameters(model, batch)
-    return max(1.0, passes * flops / _COUNTED)
-
-
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
@@ -72,27 +70,12 @@ def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
         if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
             return ran
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
+    empty: dict[int, Any] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
+    for one in model.parameters():  # the counter would follow gradients, though none are made
+        empty[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False)
     try:
-        twin = without_contents(model).requires_grad_(False)  # the counter follows gradients, though none are made
+        twin = copy.deepcopy(model, empty)
         with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
             return twin(*split.args, **split.kwargs), counter.get_total_flops()
     except Exception:  # a model may look at its values, and whatever code it has runs here
         return None
-
-
-def without_contents(model: nn.Module) -> nn.Module:
-    """A copy of a model whose parameters and buffers have shapes and no memory."""
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        empty = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    memo.update((id(buffer), torch.empty_like(buffer, device="meta")) for buffer in model.buffers())
-    return copy.deepcopy(model, memo)
-
-
-def _by_parameters(model: nn.Module, batch: Any) -> float:
-    """The operations if every parameter is used once for every position: two each."""
-    # Each token id, and each of an image's patches of 16 by 16, is one.
-    per_position = ((tensor, 3 * 16 * 16 if tensor.is_floating_point() else 1) for tensor in tensors_of(batch))
-    positions = max((tensor.numel() // size for tensor, size in per_position), default=0) or _COUNTED
-    return 2.0 * positions * sum(parameter.numel() for parameter in model.parameters())

@@ -71,20 +71,6 @@ def test_a_part_of_the_stack_that_fails_is_left_out_and_named(tmp_path, recipe_i
     assert run.state.stack.comparison.verdict is Verdict.FASTER
 
 
-def test_when_every_part_of_the_stack_fails_alone_too_that_is_said_plainly(tmp_path):
-    for recipe in ("one", "two"):
-        plant(tmp_path / "recipes", recipe, usual=True)
-    fails = lambda settings: "RuntimeError: no such trick" if any("planted" in key for key in settings) else 1.0  # noqa: E731
-    run = FakeRun(tmp_path, fails, only=("one", "two"), budget_s=60.0)
-    run.run()
-    assert not run.posted(events.SessionFailed)
-    assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
-    assert run.state.stack.settings == {}
-    assert verdict(run.state).startswith("Net training")
-    assert "nothing that was tried could be used" in verdict(run.state)
-    assert not any("left no time" in text for text in warnings(run)), warnings(run)
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

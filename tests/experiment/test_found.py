@@ -17,8 +17,9 @@ from made_up import (
     WHOLE,
     WITH_LOSS,
     MadeUpTrials,
+    decided,
     found_by,
-    known_of,
+    known_with,
     product,
     reporter_to,
     result_at,
@@ -27,13 +28,14 @@ from made_up import (
 from sample_session import sample_request
 
 from advisor.experiment import events
-from advisor.experiment.control import OTHER_VALUE, Decision
+from advisor.experiment.control import OTHER_VALUE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
+from advisor.judging.judge import CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -50,24 +52,10 @@ def headline_of(state):
     return "\n".join(line.plain for line in headline(state, ranking(state)).lines)
 
 
-def known_with(*runs, stack, **options):
-    """What is known after these runs, as pairs of settings and results; the search works on ``stack``."""
-    known = known_of(**options)
-    judge = known.judge
-    for settings, result in runs:
-        judge = judge.with_run(settings, result)
-    return replace(known, judge=judge, stack=stack)
-
-
 def in_turn(known, settings, speedup):
     """The same, once settings took turns with the baseline."""
     blocks = Turns((result_at(speedup),), (result_at(1.0),), by_block=True)
     return replace(known, judge=known.judge.with_turns(settings, blocks))
-
-
-def decided(known, values=None, **decisions):
-    consent = replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}, values=values or {})
-    return known.with_consent(consent)
 
 
 def state_of(known):
@@ -96,7 +84,7 @@ def exported(state, folder):
 
 def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
     known = known_with((PLAIN, result_at(2.39)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_control(result_at(0.73)))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.73)))
     state = state_of(known)
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
@@ -117,7 +105,7 @@ def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_ex
 @pytest.mark.parametrize("speedup", [1.02, 0.99])
 def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
     known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_control(result_at(0.9)))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.9)))
     assert known.judge.gain(PLAIN, Settings()).high > 1.05
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)
@@ -236,7 +224,7 @@ def test_the_value_that_is_accepted_is_tried_and_exported(tmp_path, faster):
 
 @pytest.mark.parametrize(
     ("recipe", "loader", "speedup"),
-    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("sdpa", None), {}, 1.0)],
+    [(("num_workers", 2), {}, 0.5), (("num_workers", 2), {}, "out of shared memory"), (("allocator", None), {}, 1.0)],
     ids=["slower", "failed", "nothing to change"],
 )
 def test_where_what_is_accepted_cannot_be_exported_a_line_says_why(tmp_path, recipe, loader, speedup):

@@ -281,8 +281,3 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="cannot be written") as error:
         Journal.create(sample_request())
     assert "PERF_ADVISOR_STATE" in error.value.hint
-
-
-def test_a_stage_of_older_journals_has_its_present_name():
-    assert msgspec.convert({"stage": "leap"}, events.StageStarted).stage == "stack"
-    assert msgspec.convert({"stage": "search"}, events.StageStarted).stage == "search"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, gpu_facts
 from fake_trials import FakeTrials
-from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, result_at
+from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, reporter_to, result_at
 from stopped_clock import Clock
 
 from advisor.experiment.known import Kind, Move
@@ -17,7 +17,7 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec
@@ -35,9 +35,9 @@ def trials(tmp_path):
     budget = Budget(100.0, clock)
     told = []
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
-    budget.learn(3.0, Settings())
-    budget.learn(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
-    made = MoveTrials(bench, consent=lambda consent: consent, report=lambda known: None)
+    budget.learn(Settings(), 3.0)
+    budget.learn(WHOLE, 20.0)
+    made = MoveTrials(bench, reporter_to(told.append))
     made.clock, made.told = clock, told
     return made
 
@@ -71,7 +71,7 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
     known = with_stack(STACK)
     assert trials.reserve_s(known_of(gpu_facts())) == 0.0
     assert trials.reserve_s(known) == pytest.approx(1.2 * 6.0)
-    trials.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
+    trials.bench.budget.learn(STACK.merged({"compile.mode": "default"}), 90.0)
     slow = with_stack(WHOLE)
     assert trials.reserve_s(slow) <= 20.0
     proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
@@ -82,8 +82,8 @@ def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(t
     """On busy cores a trial of the baseline takes 19 s, and one of the stack 3 s."""
     known, turns = with_stack(STACK, known_of(cpu_facts())), Move(Kind.TURNS, STACK, 1.02, "turns")
     for _ in range(5):
-        trials.bench.budget.learn(19.0, BASELINE)
-    trials.bench.budget.learn(3.0, STACK)
+        trials.bench.budget.learn(BASELINE, 19.0)
+    trials.bench.budget.learn(STACK, 3.0)
     assert 15.0 < trials.cost_s(turns, known) < 22.0
     assert trials.reserve_s(known) == 20.0
     trials.clock.now = 79.0
@@ -110,7 +110,7 @@ def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(t
 def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(trials, control, repeats, again):
     """The control may be the odd one, or any of the others."""
     known = with_stack(STACK)
-    judge = known.judge.with_control(result_at(control))
+    judge = known.judge.with_run(CONTROL_SETTINGS, result_at(control))
     for _ in range(repeats):
         judge = judge.with_run(BASELINE, result_at(1.0))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
@@ -120,18 +120,18 @@ def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(t
 
 def test_a_repeat_of_the_baseline_leaves_a_stack_with_priority_its_time(trials):
     known = with_stack(STACK)
-    known = replace(known, judge=known.judge.with_control(result_at(1.3)), done=frozenset({Kind.CONTROL}))
+    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(1.3)), done=frozenset({Kind.CONTROL}))
     [again] = [move for move in moves(known) if move.kind is Kind.AGAIN and not move.settings]
     assert again.has_priority
     assert trials.affords(again, known)
     for _ in range(5):
-        trials.bench.budget.learn(11.0, BASELINE)
+        trials.bench.budget.learn(BASELINE, 11.0)
     assert not trials.affords(again, known), "it would take more than a tenth of the budget"
 
 
 def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
     known = with_stack(STACK)
-    judge = known.judge.with_control(result_at(1.3)).with_run(BASELINE, failed("it crashed"))
+    judge = known.judge.with_run(CONTROL_SETTINGS, result_at(1.3)).with_run(BASELINE, failed("it crashed"))
     known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
 
@@ -154,8 +154,8 @@ def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time
     fake = FakeTrials(lambda settings: failed("no result after 5 s", Outcome.TIMED_OUT), facts=gpu_facts(), trial_s=5.0)
     request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
     bench = Bench(request, fake, Budget(100.0, fake), Journal.create(request), emit=lambda told: None, catalog=CATALOG)
-    bench.budget.learn(2.0, Settings())
-    bench.budget.learn(6.0, CATALOG.compiled_code(WHOLE), cost=1.0)
+    bench.budget.learn(Settings(), 2.0)
+    bench.budget.learn(WHOLE, 6.0)
     before = bench.expected_s(WHOLE)
     bench.run(bench.spec("stack", WHOLE))
     assert before < 3.0

@@ -4,25 +4,18 @@ from dataclasses import replace
 
 import pytest
 from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
-from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, known_of, result_at
+from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, known_of, known_with, result_at
 
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Move
-from advisor.experiment.moves import adds, drops, singles
+from advisor.experiment.moves import adds, drops, is_next_rung, singles, why_not
 from advisor.judging.judge import BASELINE
+from advisor.judging.objective import Goal
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, Mode
+from advisor.records import Hardware, Mode, Objective, Outcome, TrialResult
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 THREE = PAIR.merged(LAST.settings)
-
-
-def known_with(*runs, stack=BASELINE):
-    """Knowledge after some runs, as pairs of settings and a result."""
-    known = known_of()
-    for settings, result in runs:
-        known = replace(known, judge=known.judge.with_run(settings, result))
-    return replace(known, stack=stack)
 
 
 AT_ONCE = loader_facts(on_device_problem="")
@@ -149,3 +142,77 @@ def test_an_accepted_value_takes_the_place_of_another_that_is_as_fast():
     consent = replace(known.plan.consent, decisions={LAST.recipe: Decision.ACCEPTED}, values={LAST.recipe: other.value})
     known = replace(known, plan=replace(known.plan, consent=consent))
     assert known.after(swap, same).stack == other.settings
+
+
+def passed_over(workers=0, **phases):
+    """The reasons of a plan for steps of 100 ms with these phases."""
+    named = {name.replace("_", " "): ms for name, ms in phases.items()}
+    facts = gpu_facts(profile=profile_facts(step_ms=100.0, phases=named), loader=loader_facts(num_workers=workers))
+    return known_of(facts).plan.skipped
+
+
+@pytest.mark.parametrize(("wait_ms", "tried"), [(2.5, True), (1.1, True), (0.9, False)])
+def test_what_can_gain_one_per_cent_is_tried(wait_ms, tried):
+    reasons = passed_over(data_wait=wait_ms, forward=60.0)
+    assert (WORKERS.recipe not in reasons) is tried
+    assert tried or "data wait takes 0.90 % of the step" in reasons[WORKERS.recipe]
+
+
+def test_nothing_is_passed_over_without_a_measured_phase():
+    assert WORKERS.recipe not in known_of(gpu_facts(loader=loader_facts(num_workers=0))).plan.skipped
+
+
+@pytest.mark.parametrize(
+    ("objective", "word"), [(Objective.MEMORY, "takes more memory"), (Objective.LATENCY, "makes no step shorter")]
+)
+def test_a_larger_batch_is_not_tried_where_it_cannot_serve_the_objective(objective, word):
+    assert word in Goal(objective).words.larger_batch
+    assert not Goal(objective).tries_larger_batches
+    within = Goal(Objective.LATENCY, latency_limit_ms=20.0)
+    assert within.tries_larger_batches, "the largest within the limit is asked for"
+    assert all(Goal(other).tries_larger_batches for other in (Objective.THROUGHPUT, Objective.ENERGY))
+
+
+OUT_OF_MEMORY = TrialResult(Outcome.OUT_OF_MEMORY)
+
+
+def climbed(*results, down=False):
+    """Knowledge of a ladder of workers after trials of its first values, a speed or a result each, and the next one."""
+    known = known_of(gpu_facts(loader=loader_facts(num_workers=0)))
+    rungs = sorted((c for c in known.plan.candidates if c.recipe == "num_workers"), key=lambda c: c.value, reverse=down)
+    known, judge = replace(known, plan=replace(known.plan, candidates=tuple(rungs))), known.judge
+    for rung, result in zip(rungs, results, strict=False):
+        judge = judge.with_run(rung.settings, result if isinstance(result, TrialResult) else result_at(result))
+    return replace(known, judge=judge), rungs[len(results)], rungs[len(results) - 1].name
+
+
+@pytest.mark.parametrize(
+    ("results", "down", "goes_on"),
+    [
+        ((1.2,), False, True),
+        ((0.9,), False, False),
+        ((1.2, 1.3), False, True),
+        ((1.2, 1.205), False, False),
+        ((1.2, 1.205), True, True),
+        ((1.2, 1.1), True, False),
+        ((OUT_OF_MEMORY,), False, False),
+        ((OUT_OF_MEMORY,), True, True),
+        ((failed("it ended"),), True, False),
+    ],
+)
+def test_a_ladder_goes_on_until_a_value_is_no_better_than_those_before(results, down, goes_on):
+    known, candidate, _ = climbed(*results, down=down)
+    assert is_next_rung(known, candidate) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (OUT_OF_MEMORY, "ran out of memory, so larger values would too"),
+        (failed("it ended"), "failed: it ended"),
+        (0.9, "was no better than the value before it"),
+    ],
+)
+def test_why_a_ladder_has_ended_is_said(result, reason):
+    known, candidate, last = climbed(result)
+    assert why_not(known, candidate) == f"{last} {reason}"

@@ -1,60 +1,53 @@
-"""What a session that continues an interrupted one takes over from the events that the other has told."""
+"""What a session takes over: the events of an interrupted one, and hints of the last one of the workload."""
 
 from dataclasses import replace
 
 import pytest
 from facts import gpu_facts, profile_facts
-from made_up import reporter_to
+from made_up import BF16, FUSED, decided, known_of, reporter_to, result_at
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.move_trials import runs_of
 from advisor.experiment.moves import moves
-from advisor.experiment.past.resuming import take_over
+from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, take_over, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.objective import Goal
-from advisor.judging.runs import Turns, prior_spread
+from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Bottleneck, Candidate, Mode, Numerics, OperatorRow, Outcome, TargetSpec, TrialResult
+from advisor.records import Bottleneck, Candidate, Numerics, OperatorRow, Outcome, TargetSpec, TrialResult
 
-CATALOG = load_catalog()
-FACTS = gpu_facts()
 PROFILED = gpu_facts(
     profile=profile_facts(
         operators=(OperatorRow("aten::addmm", 6.0, 1.0, 2.0),), bottleneck=Bottleneck.LAUNCH, device_busy_share=0.4
     )
 )
-BF16 = Candidate("autocast", "precision.autocast", "bfloat16")
-FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
 GRADS = Candidate("zero_grad", "step.zero_grad", "manual")
 ALONE = Settings(BF16.settings)
 STACK = ALONE.merged(FUSED.settings)
 
 
-def result(step_ms, **changes):
-    blocks = tuple(Block(10, 80, 0.01 * step_ms * wobble) for wobble in (0.999, 1.0, 1.001, 1.0, 0.9995))
-    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=(2.3, 2.2), batch_size=8, **changes)
+def result(step_ms):
+    return result_at(10.0 / step_ms)
 
 
-def beginning(step_ms=10.0, *, facts=FACTS, **decisions):
+def beginning(step_ms=10.0, **decisions):
     """What a session knows once its own baseline has been measured."""
-    consent = Consent(CATALOG, Mode.TRAIN, Numerics.CLOSE, decisions)
-    plan = Plan.of(CATALOG, Request(TargetSpec("made_up", ".")), facts, consent)
-    return Known.begin(plan, Judge(CATALOG, Mode.TRAIN, result(step_ms), prior=prior_spread(facts)))
+    return decided(known_of(baseline=result(step_ms)), **decisions)
 
 
 def told_by(*steps):
     """The events of a session that took these moves and was then interrupted, and what it knew."""
     told = []
     reporter, known = reporter_to(told.append), beginning()
-    told.append(events.FactsFound(FACTS))
+    told.append(events.FactsFound(known.plan.facts))
     reporter.report(known)
     for move, evidence in steps:
         told += runs_of(move, evidence)
@@ -65,16 +58,15 @@ def told_by(*steps):
     return told, known
 
 
-def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None, **changes):
+def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None):
     """A move, and the one run that came of it."""
     settings = Settings(settings)
-    run = result(step_ms, **changes)
-    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, run),))
+    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, result(step_ms)),))
 
 
 ALONE_RUN = measured(Kind.ALONE, ALONE, 6.0, candidate=BF16)
 WHOLE_STACK = measured(Kind.STACK, STACK, 5.0)
-CONTROL = Move(Kind.CONTROL, BASELINE, 1.0, "control=true"), Evidence(control=result(10.01))
+CONTROL = Move(Kind.CONTROL, BASELINE, 1.0, "control=true"), Evidence(runs=((CONTROL_SETTINGS, result(10.01)),))
 PROFILE = (
     Move(Kind.PROFILE, BASELINE, 1.0, "baseline, instrumented"),
     Evidence(runs=((BASELINE, result(10.02)),), facts=PROFILED),
@@ -120,15 +112,15 @@ def test_runs_that_failed_are_not_tried_again():
 
 
 CRASHED = TrialResult(Outcome.CRASHED, "the trial process was ended by SIGKILL")
-CRASHED_CONTROL = CONTROL[0], Evidence(control=CRASHED)
+CRASHED_CONTROL = CONTROL[0], Evidence(runs=((CONTROL_SETTINGS, CRASHED),))
 
 
 def test_a_good_control_is_not_replaced_by_a_repeat_that_crashed():
     told, _ = told_by(CONTROL, CRASHED_CONTROL)
     (kept,) = [one for one in SessionState.of(told).trials.values() if one.candidate.recipe == CONTROL_RECIPE]
-    assert kept.result == CONTROL[1].control
+    assert kept.result.measured
     after = resumed(told)
-    assert [run for run in after.judge.controls if run.measured] == [CONTROL[1].control]
+    assert [run.measured for run in after.judge.controls] == [True, False]
     assert Kind.CONTROL in after.done
 
 
@@ -207,3 +199,56 @@ def test_a_second_resumption_knows_all():
     assert apart_from_the_baseline(twice.judge) == apart_from_the_baseline(known.judge)
     assert twice.judge.in_turn == known.judge.in_turn
     assert twice.stack == known.stack
+
+
+CATALOG = load_catalog()
+TARGET = TargetSpec("mymodel:build", "/somewhere")
+
+
+def planned(facts, hints):
+    consent = Consent(CATALOG, facts.workload.mode, Numerics.CLOSE)
+    return Plan(CATALOG, Request(TARGET), facts, consent, hints=hints).with_facts(facts)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    return tmp_path
+
+
+def test_hints_are_of_one_workload(state):
+    save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    assert hints_for("another") == Hints()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 99, "workloads": {"mine": {"settings": {}}}}', "[1]"])
+def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
+    (state / HINTS_FILE).write_text(text)
+    assert hints_for("mine") == Hints()
+    save_hints("mine", {"step.cuda_graph": True}, None)
+    assert hints_for("mine").settings == {"step.cuda_graph": True}
+
+
+def test_another_batch_device_or_version_is_another_workload():
+    facts = gpu_facts()
+    name = workload_name(TARGET, facts)
+    others = [
+        workload_name(replace(TARGET, target="mymodel:other"), facts),
+        workload_name(TARGET, gpu_facts(batch_text="float32[64, 3, 96, 96]")),
+        workload_name(TARGET, gpu_facts(device_name="Another")),
+        workload_name(TARGET, gpu_facts(versions={"torch": "2.12.0"})),
+    ]
+    assert len({name, *others}) == 5
+    assert workload_name(TARGET, gpu_facts()) == name
+
+
+def test_what_was_found_before_is_part_of_the_first_stack():
+    facts, found = gpu_facts(), {"precision.autocast": "float16", "compile.mode": "max-autotune-no-cudagraphs"}
+    plans = [planned(facts, hints) for hints in ({}, found)]
+    plain, hinted = (plan.usual_stack() for plan in plans)
+    assert plain["precision.autocast"] == "bfloat16"
+    assert hinted["precision.autocast"] == "float16"
+    modes = [plan.compiled(BASELINE).get("compile.mode") for plan in plans]
+    assert modes == [None, "max-autotune-no-cudagraphs"]
+    assert plans[0].candidates == plans[1].candidates

@@ -1,4 +1,4 @@
-"""The search over several GPUs, on trials whose speed a function of their settings says."""
+"""The search over several GPUs, alone and in whole sessions, on trials whose speed a function of settings says."""
 
 import itertools
 from dataclasses import replace
@@ -6,18 +6,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from facts import gpu_facts, h200, loader_facts
+from facts import cpu_facts, gpu_facts, h200, loader_facts
+from fake_trials import FakeRun, FakeTrials
+from made_up import failed
+from planted import pauses_removed, plant_removers
 from proposals import CATALOG, proposed, reason
 from sample_session import sample_request, several_gpus_history
+from torch import distributed, nn
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from advisor.errors import UsageError
+from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.request import Request
-from advisor.experiment.scaling.gpus import gpus_in_use, gpus_there, why_not_several
+from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
-from advisor.experiment.scaling.results import ONE, Scaling
+from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
@@ -30,6 +36,7 @@ from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader
+from advisor.workloads.loop import Loop
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
@@ -75,13 +82,13 @@ class MadeUpSearch(RankSearch):
         return self.left >= len(move.trials)
 
     def _measure(self, move):
-        if move.setup != ONE:
-            self.asked.append(f"{move.setup.name}, in turn" if move.in_turn else move.setup.name)
+        if move.settings:
+            self.asked.append(f"{name_of(move.settings)}, in turn" if move.in_turn else name_of(move.settings))
         super()._measure(move)
 
-    def _run(self, setup):
+    def _run(self, settings):
         self.left -= 1
-        rate = self.rate_of(setup)
+        rate = self.rate_of(settings)
         if isinstance(rate, str):
             return TrialResult(Outcome.FAILED, rate)
         return rate if isinstance(rate, TrialResult) else result(rate)
@@ -105,14 +112,14 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
     return trials.run(), trials
 
 
-def rate_of(setup):
+def rate_of(settings):
     """DDP scales well, a bucket view adds a little, large buckets cost, everything else is slow."""
-    rate = {"single": 1000, "ddp": 1700}.get(setup.strategy, 900)
-    if setup.settings.get("parallel.gradient_as_bucket_view"):
+    rate = {"single": 1000, "ddp": 1700}.get(strategy_of(settings), 900)
+    if settings.get("parallel.gradient_as_bucket_view"):
         rate *= 1.08
-    if "parallel.bucket_cap_mb" in setup.settings:
+    if "parallel.bucket_cap_mb" in settings:
         rate *= 0.9
-    return rate * (1.1 if setup.weak else 1)
+    return rate * (1.1 if BATCH in settings else 1)
 
 
 def test_the_strategy_that_may_gain_comes_first_then_its_options_then_the_turns():
@@ -145,7 +152,7 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
 
 
 def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
-    known, trials = searched(lambda setup: 1000 if setup == ONE else 700)
+    known, trials = searched(lambda settings: 1000 if not settings else 700)
     assert known.stack == {}
     assert "ddp, gradient_as_bucket_view: true" in trials.asked
     assert not any("in turn" in name for name in trials.asked)
@@ -154,7 +161,7 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
-    known, trials = searched(lambda setup: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    known, trials = searched(lambda settings: "rank 0: the model is wrapped in DistributedDataParallel already.")
     assert trials.asked == []
     assert (
         "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
@@ -163,7 +170,7 @@ def test_without_one_gpu_there_is_nothing_to_compare_with():
 
 def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
     known, trials = searched(
-        lambda setup: "rank 1: no" if setup.settings == DDP else rate_of(setup), carried={"compile.mode": "default"}
+        lambda settings: "rank 1: no" if settings == DDP else rate_of(settings), carried={"compile.mode": "default"}
     )
     assert "ddp, compile.mode: none" in trials.asked
     assert known.stack["compile.mode"] == "none"
@@ -171,7 +178,7 @@ def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
 
 def test_compiled_code_that_no_graph_helps_is_left_out_next():
     known, trials = searched(
-        lambda setup: 1500 if setup.settings.get("compile.scope") == "model" else 900,
+        lambda settings: 1500 if settings.get("compile.scope") == "model" else 900,
         carried={"compile.scope": "regional"},
     )
     assert trials.asked[1:3] == ["ddp, step.cuda_graph: true", "ddp, compile.scope: model"]
@@ -185,9 +192,9 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
     assert "ddp, compile.mode: none" not in trials.asked
     assert "step.cuda_graph: false" in next(name for name in trials.asked if "fully_shard" in name)
 
-    def refuses(setup):
-        graph = setup.settings.get("step.cuda_graph", True) and setup.strategy == "ddp"
-        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(setup)
+    def refuses(settings):
+        graph = settings.get("step.cuda_graph", True) and strategy_of(settings) == "ddp"
+        return "rank 0: operation not permitted when stream is capturing" if graph else rate_of(settings)
 
     known, trials = searched(refuses, carried=carried)
     assert trials.asked[1] == "ddp, step.cuda_graph: false"
@@ -196,17 +203,17 @@ def test_a_graph_with_the_exchange_of_gradients_in_it_is_tried_first_and_left_ou
 
 
 def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
-    def unused(setup):
-        looks = setup.strategy != "ddp" or setup.settings.get("parallel.find_unused_parameters")
-        return rate_of(setup) if looks else f"rank 0: {UNUSED_PARAMETERS}"
+    def unused(settings):
+        looks = strategy_of(settings) != "ddp" or settings.get("parallel.find_unused_parameters")
+        return rate_of(settings) if looks else f"rank 0: {UNUSED_PARAMETERS}"
 
     known, _ = searched(unused)
     assert known.stack["parallel.find_unused_parameters"] is True
 
 
 def test_what_changes_results_is_priced_and_not_taken():
-    def alike(setup):
-        return 2500 if setup.settings.get("parallel.length_bucketing") else rate_of(setup)
+    def alike(settings):
+        return 2500 if settings.get("parallel.length_bucketing") else rate_of(settings)
 
     texts = {"varying_shapes": True, "loader": loader_facts()}
     known, _ = searched(alike, **texts)
@@ -218,8 +225,8 @@ def test_what_changes_results_is_priced_and_not_taken():
 
 
 def test_other_losses_than_one_gpus_are_not_the_same_training():
-    def wrong_losses(setup):
-        return result(1900, losses=(2.0, 1.2)) if setup.strategy == "ddp" else rate_of(setup)
+    def wrong_losses(settings):
+        return result(1900, losses=(2.0, 1.2)) if strategy_of(settings) == "ddp" else rate_of(settings)
 
     known, _ = searched(wrong_losses)
     assert known.stack.get("parallel.strategy") != "ddp"
@@ -245,37 +252,34 @@ def test_what_stands_between_model_and_loss_and_the_compiler_s_graphs_are_not_ca
     assert "graphs" in left_out["compile.mode"]
 
 
-def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    hardware = gpu_facts().hardware
-    assert len(hardware.gpus) == 1
-    assert gpus_in_use(wanting(1, "auto"), hardware) == 1
-    assert gpus_in_use(wanting(2, "cpu"), hardware) == 2
-    with pytest.raises(UsageError, match="asks for 4 GPUs, and 1 is visible"):
-        gpus_in_use(wanting(4, "auto"), hardware)
-    unseen = replace(hardware, gpus=())  # where NVML cannot be used
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
-    assert gpus_in_use(wanting(0, "auto"), unseen) == 3
+MIXED = machine(4)
+MIXED = replace(MIXED, gpus=(replace(MIXED.gpus[0], mig_enabled=True), *MIXED.gpus[1:]))
 
 
 @pytest.mark.parametrize(
-    ("shown", "count"), [("0,3,5", 3), ("5,GPU-2", 2), ("0,1,9,2", 2), ("0,-1,1", 1), ("-1", 0), ("", 0), ("GPU-", 0)]
+    ("wanted", "shown", "hardware", "count"),
+    [
+        (wanting(1), None, machine(1), 1),
+        (wanting(2, "cpu"), None, machine(1), 2),
+        (wanting(4), None, machine(1), "asks for 4 GPUs, and 1 is visible"),
+        (wanting(0), "0,3,5", machine(0), 3),  # NVML cannot be used
+        (wanting(2), None, machine(4, mig_enabled=True), "0 are visible"),
+        (wanting(0), None, MIXED, 3),
+        (wanting(2), "MIG-1,MIG-2", machine(4), "0 are visible"),
+        *((wanting(0), shown, machine(6), 3) for shown in ("0,3,5", "5,GPU-2,1", "0,1,4,9,2")),
+        (wanting(0), "0,-1,1", machine(6), 1),
+        *((wanting(0), shown, machine(6), "0 are visible") for shown in ("-1", "", "GPU-")),
+    ],
 )
-def test_gpus_are_counted_as_cuda_reads_its_variable(monkeypatch, shown, count):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert gpus_there(machine(6)) == count
-
-
-def test_divided_gpus_are_refused_before_anything_is_measured(monkeypatch):
+def test_gpus_are_counted_as_cuda_shows_them_before_anything_is_measured(monkeypatch, wanted, shown, hardware, count):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4, mig_enabled=True))
-    mixed = machine(4)
-    mixed = replace(mixed, gpus=(replace(mixed.gpus[0], mig_enabled=True), *mixed.gpus[1:]))
-    assert gpus_in_use(wanting(0, "auto"), mixed) == 3
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
-    with pytest.raises(UsageError, match="0 are visible"):
-        gpus_in_use(wanting(2, "auto"), machine(4))
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    if isinstance(count, int):
+        assert gpus_in_use(wanted, hardware) == count
+    else:
+        with pytest.raises(UsageError, match=count):
+            gpus_in_use(wanted, hardware)
 
 
 def test_several_gpus_are_for_training():
@@ -371,3 +375,99 @@ def test_the_end_of_torchrun_is_that_of_the_rank_that_ended_first(code, words):
     told = of_torchrun(ChildFailedError("rank", ends)).reason
     assert told.startswith("rank 1: ")
     assert words in told
+
+
+BUDGET_S = 120.0
+
+
+def speed(settings):
+    """Two ranks are 1.8 times as fast as one."""
+    return pauses_removed(settings) * (1.8 if settings.get("parallel.strategy") == "ddp" else 1.0)
+
+
+def session(folder, speed_of=speed, more=(), **options):
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
+    only = ("first", "second", "parallel_strategy", *more)
+    return FakeRun(folder, speed_of, only=only, **{"budget_s": BUDGET_S, **options})
+
+
+def best(run):
+    return run.state.scaling.row(run.state.scaling.best)
+
+
+def test_several_gpus_are_measured_after_the_search_on_one_in_half_of_the_time(tmp_path):
+    run, began_s = session(tmp_path, gpus=2, budget_s=20.0), []
+    run.when(
+        lambda event: isinstance(event, events.StageStarted) and event.stage == "several GPUs",
+        lambda: began_s.append(run.trials.now_s),
+    )
+    run.run()
+    assert began_s[0] <= 10
+    assert run.state.failure is None
+    assert [event.stage for event in run.posted(events.StageStarted)][-2:] == ["several GPUs", "done"]
+    assert best(run).name == "ddp"
+    assert best(run).speedup == pytest.approx(1.8, rel=0.02)
+    assert run.state.scaling.carried == {"planted.first": True, "planted.second": True}
+
+
+def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
+    reason = "rank 1: ValueError: no such sample"
+    run = session(
+        tmp_path, lambda settings: failed(reason) if "parallel.strategy" in settings else speed(settings), gpus=2
+    ).run()
+    result = next(several_gpus_section(run.state.scaling)).blocks[0].text
+    assert result == f"Nothing on 2 processes could be measured. ddp: {reason}."
+    late = session(tmp_path, gpus=2)
+    late.when(lambda event: isinstance(event, events.ScalingMeasured), late.session.finish)
+    result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
+    assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
+
+
+def with_views(settings):
+    """Gradients as views of the buckets are worth a tenth."""
+    return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
+
+
+def slow_over_ranks(settings):
+    return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+
+
+def test_what_no_time_was_left_for_is_named(tmp_path):
+    scaling = (
+        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run().state.scaling
+    )
+    assert scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
+
+
+WRAPPED = "the model is wrapped in DistributedDataParallel already"
+
+
+def test_what_is_spread_already_is_told_at_once_and_leaves_its_time_to_one_gpu(tmp_path):
+    facts = cpu_facts()
+    facts = replace(facts, workload=replace(facts.workload, spread_already=WRAPPED))
+    run = session(tmp_path, trials=FakeTrials(speed, facts=facts), gpus=2, budget_s=20.0).run()
+    told = [place for place, event in enumerate(run.told) if WRAPPED in getattr(event, "text", "")]
+    searched = [place for place, event in enumerate(run.told) if isinstance(event, events.TrialMeasured)]
+    assert min(told) < min(searched)
+    assert run.trials.now_s > 12, "more than the half of the time that is kept for several GPUs"
+    assert run.state.scaling is None
+
+
+def loop_of(model, data=None):
+    return Loop(model, data, None, None, Mode.TRAIN, 2)
+
+
+def test_what_of_a_loop_is_spread_already(tmp_path):
+    samples = TensorDataset(torch.zeros(4, 2))
+    sampler = DistributedSampler(samples, num_replicas=2, rank=0)
+    plain = nn.Linear(2, 2)
+    assert loop_of(plain, DataLoader(samples)).spread_already == ""
+    assert "wrapped in DataParallel" in loop_of(nn.DataParallel(plain)).spread_already
+    assert "DistributedSampler" in loop_of(plain, DataLoader(samples, sampler=sampler)).spread_already
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert "init_process_group" in loop_of(plain).spread_already
+        assert "wrapped in DistributedDataParallel" in loop_of(DistributedDataParallel(plain)).spread_already
+    finally:
+        distributed.destroy_process_group()

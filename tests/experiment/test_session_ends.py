@@ -1,4 +1,4 @@
-"""Sessions that end early, are resumed or have another goal, on fake trials."""
+"""Sessions that end early, are resumed or have another goal, on fake trials; requests that are continued."""
 
 from dataclasses import replace
 
@@ -8,12 +8,13 @@ from fake_trials import THREE, FakeRun, FakeTrials, three_removers
 from made_up import MIB, reporter_to, result_at
 from planted import pauses_removed, plant
 
-from advisor.errors import ExitCode
+from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
-from advisor.records import Bottleneck, Objective, Place, Verdict
+from advisor.records import Bottleneck, Objective, Place, TargetSpec, Verdict
 from advisor.runner.builder import NOT_IMPORTED
 
 pytestmark = pytest.mark.usefixtures("own_state")
@@ -101,16 +102,6 @@ def test_a_recipe_that_cannot_be_loaded_is_said(tmp_path):
     assert any("broken.py" in event.text and "SyntaxError" in event.text for event in run.posted(events.Said))
 
 
-def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
-    run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), budget_s=0.5).run()
-    assert run.state.failure is None
-    assert run.state.planned
-    for candidate in run.state.planned:
-        record = run.state.trials[candidate.name]
-        assert record.verdict is Verdict.SKIPPED
-        assert "--budget" in record.result.reason
-
-
 def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     run = FakeRun(tmp_path, lambda _: result_at(1.0, losses=(float("nan"),)), only=("zero_grad",)).run()
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
@@ -145,13 +136,6 @@ def heavy(folder, *recipe_ids, **options):
     for recipe_id in ("lighter", "crawling"):
         plant(folder / "recipes", recipe_id)
     return FakeRun(folder, speed, only=recipe_ids, budget_s=60.0, **options).run()
-
-
-def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(tmp_path):
-    run = heavy(tmp_path, "lighter", "crawling", objective=Objective.MEMORY)
-    assert run.state.stack_settings == {"planted.lighter": True}
-    assert run.state.stack.confirmed
-    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["lighter"]
 
 
 def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path):
@@ -205,3 +189,32 @@ def test_habits_of_a_file_that_holds_the_loop_are_among_the_facts(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, trials=FakeTrials(pauses_removed, facts=facts), only=("zero_grad",)).run()
     assert [finding.recipe for finding in run.state.facts.findings] == ["zero_grad"]
     assert run.state.findings == run.state.facts.findings
+
+
+def test_what_is_not_asked_anew_stays_as_the_session_was_asked():
+    """`perf-advisor TARGET --resume` measured what the session's --only had left out."""
+    past = Request(TargetSpec("demo", "/a", batch_size=4), budget_s=60.0, only=("autocast",))
+    assert Request(TargetSpec("demo", "/a")).continuing(past) == past
+    changed = Request(TargetSpec("demo", "/b"), only=("tf32",), objective=Objective.MEMORY).continuing(past)
+    assert (changed.only, changed.budget_s, changed.objective) == (("tf32",), 60.0, Objective.MEMORY)
+    assert (changed.target.directory, changed.target.batch_size) == ("/b", 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "typed"),
+    [
+        ({"min_score": 0.75}, "need each other", "--eval"),
+        ({"max_drop": 0.01}, "need each other", "--eval"),
+        ({"evaluate": "train.py:evaluate", "max_drop": "0.5%"}, "'0.5%' is no number", "0.005"),
+        ({"evaluate": "m:evaluate"}, "need each other", "--min-score"),
+        ({"evaluate": "evaluate", "min_score": 0.75}, "'evaluate' names no function", "mymodel:evaluate"),
+        ({"evaluate": "none.py:evaluate", "min_score": 0.75}, "there is no file none.py", "path"),
+        ({"evaluate": "train.py:evaluate", "min_score": 0.75}, "train.py is a script", "perf-advisor init train.py"),
+    ],
+)
+def test_a_score_that_cannot_be_taken_is_refused(tmp_path, options, said, typed):
+    (tmp_path / "train.py").write_text("def evaluate(model):\n    return 1.0\n")
+    with pytest.raises(AdvisorError) as error:
+        Request(TargetSpec("train.py", str(tmp_path)), **options).check()
+    assert said in error.value.message
+    assert typed in error.value.hint

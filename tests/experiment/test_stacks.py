@@ -29,7 +29,7 @@ from made_up import (
 
 from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.search import search
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
@@ -178,7 +178,7 @@ def test_noise_of_dropout_makes_a_stack_usable_after_all():
         def measure(self, move, known):
             evidence = super().measure(move, known)
             if move.kind is Kind.CONTROL:
-                return replace(evidence, control=replace(evidence.control, losses=(1.4, 0.6)))
+                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
             return evidence
 
     trials = Random(speed)
@@ -193,7 +193,7 @@ class Dropout(MadeUpTrials):
     def measure(self, move, known):
         evidence = super().measure(move, known)
         if move.kind is Kind.CONTROL:
-            return replace(evidence, control=replace(evidence.control, losses=(1.0, 0.91)))
+            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.0, 0.91))),))
         if move.kind is Kind.AGAIN and not move.settings:
             losses = (1.0, 0.9 - 0.05 * (1 + len(known.judge.baseline_runs) % 3))
             return replace(evidence, runs=((BASELINE, result_at(1.0, losses=losses)),))
@@ -284,6 +284,19 @@ def test_a_step_that_waits_for_its_data_changes_loader_and_step_at_once():
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(trials.asked[0].settings)
 
 
+def test_where_a_stack_fails_the_settings_of_the_loader_are_doubted_last():
+    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
+    facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
+
+    def speed(settings):
+        return "RuntimeError: nobody knows it" if LAST.key in settings else EVERYTHING_HELPS(settings)
+
+    _, trials = found_by(speed, facts, most=8)
+    failed_ones = [settings for settings in trials.settings_of(Kind.STACK) if LAST.key in settings]
+    assert failed_ones
+    assert all(WORKERS.key in settings for settings in failed_ones)
+
+
 def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
     """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
 
@@ -292,3 +305,12 @@ def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits
 
     known, _ = found_by(speed, gpu_facts(loader=loader_facts()))
     assert set(WHOLE) | {WORKERS.key} <= set(known.stack)
+
+
+def test_where_no_graph_can_hold_the_step_the_compilers_own_graphs_do():
+    facts = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
+    known = known_of(facts)
+    assert known.compiles == {"compile.mode": "reduce-overhead"}
+    assert known_of(replace(facts, workload=replace(facts.workload, models=2))).compiles == COMPILED.settings
+    already = {"compile.mode": "default"}
+    assert known_of(replace(facts, workload=replace(facts.workload, current=already))).compiles == known.compiles

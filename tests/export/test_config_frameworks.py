@@ -12,7 +12,8 @@ import yaml
 from process_state import state_put_back
 from project_configs import TUNED, patch_of
 
-from advisor.export.config_patch import Wanted, patched
+from advisor.export.config_patch import patched
+from advisor.export.configs.words import Wanted
 from advisor.records import ConfigKind
 
 pytestmark = pytest.mark.process

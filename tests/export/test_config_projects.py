@@ -5,11 +5,12 @@ import re
 
 import pytest
 import yaml
-from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+from project_configs import CONFIGS, PATCHES, TUNED, described, patch_of, text_of
 from torch.utils.data import DataLoader
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Wanted, diff, patched
+from advisor.export.config_patch import diff, patched
+from advisor.export.configs.words import Wanted
 from advisor.recipe.settings import Settings
 from advisor.records import ConfigKind, Mode
 
@@ -29,7 +30,7 @@ def test_every_setting_is_somewhere_and_a_second_patch_changes_nothing(name):
     section = Settings.from_yaml(patch.text, name) if patch.added else Settings()
     assert section == patch.added
     options = {"name": name, "kind": patch.kind}
-    assert patched(patch.text, Wanted(TUNED, TUNED, implied=IMPLIED), **options).text == patch.text
+    assert patched(patch.text, Wanted(TUNED, TUNED), **options).text == patch.text
 
 
 @pytest.mark.parametrize("line", ['"bf16": false // mixed, {or not}', "bf16: false # mixed, {or not}"])
@@ -212,6 +213,16 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
     ("text", "key", "value"),  # in the text, <old>new>
     [
         ("bf16: <false>true>\nfp16: <true>false>\n", "precision.autocast", "bfloat16"),
+        ("data: {batch_size: <64>128>}\n", "data.batch_size", 128),
+        ("data.batch_size: <64>128>\n", "data.batch_size", 128),
+        ("loaders:\n- {batch_size: <64>128>}\n", "data.batch_size", 128),
+        ("a: {b: {batch_size: <64.0>128>}}\n", "data.batch_size", 128),
+        ("data: {batch_size: <64>128>}\neval: {batch_size: 16}\n", "data.batch_size", 128),
+        ("train: {batch_size: <64>128>}\neval: {batch_size: 16}\n", "data.batch_size", 128),
+        ("loaders: {train_ds: {batch_size: <64>128>}, validation_ds: {batch_size: 1}}\n", "data.batch_size", 128),
+        ("batch_size: <64>128>\ntest-loader: {batch_size: 1}\n", "data.batch_size", 128),
+        ("train: {batch_size: '<64>128>'}\n", "data.batch_size", 128),
+        ("training: {batchSize: <64>128>}\n", "data.batch_size", 128),
         ("mixed_precision: <fp32>bf16>\n", "precision.autocast", "bfloat16"),
         ("use_amp: true\namp_dtype: <float32>bfloat16>\n", "precision.autocast", "bfloat16"),
         ("amp: <no>yes>\namp_dtype: <fp32>bf16>\n", "precision.autocast", "bfloat16"),
@@ -245,9 +256,25 @@ def test_names_that_mean_one_thing_in_a_plain_config(text, key, value):
     assert patched(before, Wanted({key: value}, {"precision.autocast": "none"})).text == after
 
 
+SIZE = {"data.batch_size": 128}
+
+
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
+        ("first: {batch_size: 64}\nsecond: {batch_size: 16}\n", SIZE),
+        ("train: {}\neval: {batch_size: 16}\n", SIZE),
+        ("train: {batch_size: 64, batch_size: 32}\n", SIZE),
+        ("train: {batch_size: auto}\n", SIZE),
+        ("train: {batch_size: true}\n", SIZE),
+        ("train: {batch_size: '64 per GPU'}\n", SIZE),
+        ("train: {batch_size: null}\n", SIZE),
+        ("train: {batch_size: [64]}\n", SIZE),
+        ("base: &base {batch_size: 64}\ntrain: *base\n", SIZE),
+        ("base: &base {batch_size: 64}\ntrain:\n  <<: *base\n", SIZE),
+        ("size: &size 64\ntrain: {batch_size: *size}\n", SIZE),
+        ("train: {batch_size: &size 64}\neval: *size\n", SIZE),
+        ("train: {batch_size: !!int 64}\n", SIZE),
         ("dtype: float32\n", {"precision.autocast": "bfloat16"}),
         ("precision: float32\n", {"precision.autocast": "bfloat16"}),
         ("amp: false\n", {"precision.autocast": "bfloat16"}),

@@ -66,21 +66,19 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        ("pipe", "pipe cannot be written", "Check"),  # that nobody reads: it is not waited for
+        ("no/tuned.yaml", "does not exist", "Create the folder"),
+        (".", "is a folder", "Give the name of a file"),
+    ],
+)
+def test_what_cannot_be_written_says_what_to_do(path, message, hint, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="pipe cannot be written"):
-        write_atomically(tmp_path / "pipe", "a: 1\n")
-
-
-def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
-    with pytest.raises(UsageError, match="does not exist") as caught:
-        write_atomically(tmp_path / "no" / "tuned.yaml", "a: 1\n")
-    assert "Create the folder" in caught.value.hint
-
-
-def test_a_folder_is_not_a_file(tmp_path):
-    with pytest.raises(UsageError, match="is a folder"):
-        write_atomically(tmp_path, "a: 1\n")
+    with pytest.raises(UsageError, match=message) as caught:
+        write_atomically(tmp_path / path, "a: 1\n")
+    assert hint in caught.value.hint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

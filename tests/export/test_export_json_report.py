@@ -19,23 +19,8 @@ from advisor.export.json_report import report
 from advisor.judging.objective import Goal
 from advisor.records import Objective
 
-TRIAL_FIELDS = {
-    "recipe",
-    "settings",
-    "outcome",
-    "reason",
-    "step_ms",
-    "samples_per_s",
-    "speedup",
-    "ci_low",
-    "ci_high",
-    "verdict",
-    "peak_reserved_bytes",
-    "numerics",
-    "startup_s",
-    "warmup_s",
-    "break_even_steps",
-}
+TRIAL_FIELDS = """recipe settings outcome reason step_ms samples_per_s speedup ci_low ci_high verdict
+    peak_reserved_bytes numerics startup_s warmup_s break_even_steps"""
 
 
 def made(history, request=None) -> dict:
@@ -49,34 +34,24 @@ def full() -> dict:
     return made(sample_history())
 
 
-def test_what_was_measured_where(full):
-    assert full["schema"] == 2
-    assert full["version"] == "0.1.0"
-    assert full["target"] == "mymodel:build"
+def test_what_was_measured_where_and_the_baseline_with_its_phases(full):
+    known = {"schema": 2, "version": "0.1.0", "target": "mymodel:build", "session_s": 143.2, "cancelled": False}
+    assert full.items() >= {**known, "error": None, "bottleneck": "compute"}.items()
     assert full["versions"]["torch"] == "2.11.0+cu130"
-    assert full["hardware"]["gpus"][0]["name"] == "NVIDIA H200"
-    assert full["hardware"]["gpus"][0]["compute_capability"] == [9, 0]
-    assert full["session_s"] == 143.2
-    assert full["cancelled"] is False
-    assert full["error"] is None
-
-
-def test_the_baseline_with_its_phases(full):
+    (gpu,) = full["hardware"]["gpus"]
+    assert (gpu["name"], gpu["compute_capability"]) == ("NVIDIA H200", [9, 0])
+    assert "97 %" in full["bottleneck_evidence"]
     baseline = full["baseline"]
-    assert baseline["step_ms"] == 26.31
+    assert (baseline["step_ms"], baseline["half_width"], baseline["phases"]["backward"]) == (26.31, 0.006, 15.94)
     assert baseline["samples_per_s"] == pytest.approx(64 / 26.31e-3)
     assert baseline["peak_reserved_bytes"] > baseline["peak_allocated_bytes"] > 2**30
-    assert baseline["phases"]["backward"] == 15.94
-    assert baseline["half_width"] == 0.006
-    assert full["bottleneck"] == "compute"
-    assert "97 %" in full["bottleneck_evidence"]
 
 
 def test_every_candidate_is_a_trial_and_the_baseline_is_not(full):
     ran = [trial for trial in full["trials"] if trial["outcome"] != "skipped"]
     assert [trial["recipe"] for trial in ran][:3] == ["control", "channels_last", "autocast"]
     assert len(ran) == 9
-    assert all(trial.keys() >= TRIAL_FIELDS for trial in full["trials"])
+    assert all(trial.keys() >= {*TRIAL_FIELDS.split()} for trial in full["trials"])
     assert len({frozenset(trial) for trial in full["trials"]}) == 1
     best = next(trial for trial in ran if trial["recipe"] == "channels_last")
     assert best["settings"] == {"model.memory_format": "channels_last"}
@@ -116,7 +91,7 @@ def test_a_failed_trial_has_its_reason_and_no_figures(full):
 
 def test_skipped_recipes_come_last_with_their_reason(full):
     skipped = full["trials"][9:]
-    assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "sdpa", "threads"}
+    assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "pad_dims", "threads"}
     workers = next(trial for trial in skipped if trial["recipe"] == "num_workers")
     assert workers["reason"] == "data wait is 0.3 % of the step"
     assert workers["settings"] == workers["candidate"] == {}
@@ -127,16 +102,12 @@ def test_skipped_recipes_come_last_with_their_reason(full):
 
 def test_the_ranking_and_the_stack(full):
     assert [item["rank"] for item in full["recommendations"]] == [1, 2, 3, 4]
-    first = full["recommendations"][0]
-    assert first["recipe"] == "channels_last"
-    assert first["title"] == "Channels-last memory format"
-    assert first["in_stack"] is True
+    first = {"recipe": "channels_last", "title": "Channels-last memory format", "in_stack": True}
+    assert full["recommendations"][0].items() >= first.items()
     batch = next(item for item in full["recommendations"] if item["recipe"] == "batch_size")
-    assert batch["needs_consent"] is True
-    assert batch["in_stack"] is False
+    assert batch.items() >= {"needs_consent": True, "in_stack": False}.items()
     stack = full["stack"]
-    assert stack["confirmed"] is True
-    assert (stack["speedup"], stack["ci_low"], stack["ci_high"]) == (1.969, 1.958, 1.981)
+    assert stack.items() >= {"confirmed": True, "speedup": 1.969, "ci_low": 1.958, "ci_high": 1.981}.items()
     assert stack["settings"]["precision.autocast"] == "bfloat16"
     assert stack["numerics"]["class"] == "close"
     assert stack["peak_reserved_bytes"] < full["baseline"]["peak_reserved_bytes"]
@@ -167,16 +138,11 @@ def test_gains_are_by_the_objective_and_speed_ups_by_samples():
         assert told["recommendations"][0]["gain"]["ratio"] == pytest.approx(1.39 if ratio > 1.9 else 1.0)
 
 
-def test_the_sweep_over_batch_sizes(full):
+def test_the_sweep_over_batch_sizes_and_a_cpu_session_without_one(full):
     assert [(point["size"], point["knee"]) for point in full["sweep"]] == [(64, False), (128, True)]
     assert full["sweep"][0]["samples_per_s"] == full["baseline"]["samples_per_s"]
-    assert made(cpu_history(), cpu_request())["sweep"] == []
-
-
-def test_a_cpu_session():
     told = made(cpu_history(), cpu_request())
-    assert told["target"] == "demo"
-    assert told["hardware"]["gpus"] == []
+    assert (told["sweep"], told["target"], told["hardware"]["gpus"]) == ([], "demo", [])
     assert "driver" in told["hardware"]["gpu_note"]
     assert told["stack"]["settings"] == {"cpu.threads": 4}
 

@@ -16,12 +16,13 @@ import torch
 from exported_module import batches, model_of, module_of, plain_losses
 from facts import gpu_facts
 from graph_stand_in import record_on_cpu
+from PIL import Image
 from tiny_mnist import write_mnist
 from torch import nn
 from torch.nn.modules import transformer
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
-from torchvision.datasets import MNIST
-from torchvision.transforms import ToTensor, v2
+from torchvision.datasets import MNIST, ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor, v2
 
 from advisor.errors import UsageError
 from advisor.python.file import WrittenFor, python_source
@@ -43,7 +44,7 @@ WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_work
 LOADED = replace(FACTS, loader=LOADER)
 MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "Normalize")))
 ON_DEVICE = {"data.transforms_on_device": True}
-AROUND = {"attention.backend": "flash", "step.create_on_device": True, "step.zero_grad": "zeros"}
+AROUND = {"step.create_on_device": True, "step.zero_grad": "zeros"}
 HALF = {"precision.autocast": "float16", "step.zero_grad": "manual", "data.device_prefetch": True}
 DDP = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True, "parallel.no_sync": True}
 
@@ -136,9 +137,9 @@ def test_settings_of_recipes_that_left_are_not_exported(catalog):
     """A session of an earlier version is still exported."""
     removed = Catalog({name: recipe for name, recipe in catalog.recipes.items() if recipe.key not in REMOVED})
     for key, reason in REMOVED.items():
-        with pytest.warns(UserWarning, match=f"{key} is left out.*{reason}"):
+        with pytest.warns(UserWarning, match=f"{key}: true is left out.*{reason}"):
             assert removed.without_removed({key: True, **AUTOCAST}) == AUTOCAST
-    with pytest.warns(UserWarning, match="parallel.strategy is left out"):
+    with pytest.warns(UserWarning, match="parallel.strategy.* is left out"):
         assert catalog.without_removed({"parallel.strategy": "data_parallel", **AUTOCAST}) == AUTOCAST
 
 
@@ -375,6 +376,13 @@ def test_settings_of_a_loader_make_one_loader(catalog, tmp_path):
     images = DataLoader(MNIST(tmp_path, transform=ToTensor()), batch_size=8, num_workers=1, prefetch_factor=2)
     _, _, loader = module.prepare(model, optimizer, images)
     assert torch.equal(next(iter(loader))[0], next(iter(images))[0])
+    (tmp_path / "files" / "class").mkdir(parents=True)
+    Image.new("RGB", (9, 8), (200, 0, 100)).save(tmp_path / "files" / "class" / "a.jpg")
+    files = ImageFolder(tmp_path / "files", transform=Compose([Resize(4), ToTensor()]))
+    module = module_of(catalog, {"data.image_decode": "torchvision"}, "train", workload)
+    _, _, loader = module.prepare(model, optimizer, DataLoader(files))
+    assert loader.dataset is not files
+    torch.testing.assert_close(next(iter(loader))[0], next(iter(DataLoader(files)))[0], rtol=0, atol=2 / 255)
     without = python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
     assert "make batches of 8 samples" in without
     iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))

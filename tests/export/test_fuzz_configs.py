@@ -12,10 +12,11 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from project_configs import CONFIGS, IMPLIED
+from project_configs import CONFIGS
 
 from advisor.errors import AdvisorError
-from advisor.export.config_patch import Wanted, check_key_map, patched
+from advisor.export.config_patch import check_key_map, patched
+from advisor.export.configs.words import Wanted
 from advisor.files.config_file import read_config
 from advisor.recipe.settings import Settings
 from advisor.records import ConfigKind
@@ -128,13 +129,10 @@ def test_patches(count):
         with two_lines():
             check_key_map(text, {"data.batch_size": ".".join(paths)}, name)
         with two_lines():
-            patch = patched(text, Wanted(FEW, implied=IMPLIED), name=name, kind=kind)
+            patch = patched(text, Wanted(FEW), name=name, kind=kind)
             assert set(patch.said) | set(patch.added) | set(patch.rest) >= set(FEW)
             if name != "c.toml":
-                assert (
-                    patched(patch.text, Wanted(FEW, FEW, implied=IMPLIED), name=name, kind=patch.kind).text
-                    == patch.text
-                )
+                assert patched(patch.text, Wanted(FEW, FEW), name=name, kind=patch.kind).text == patch.text
 
     kinds = st.none() | st.sampled_from(list(ConfigKind))
     run(count, st.tuples(texts(), NAMES, kinds, PATHS), check)

@@ -1,4 +1,4 @@
-"""What a setting that is on already is worth, and candidates by name. The figures: test_numbers.py."""
+"""Figures and names as a person reads them."""
 
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 
@@ -6,7 +6,7 @@ import pytest
 
 from advisor.figures import formatting
 from advisor.figures.formatting import format_names, format_worth
-from advisor.records import Candidate, Comparison, Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, Comparison, Numerics, NumericsResult, Outcome, TrialRecord, TrialResult
 
 
 def switched_off(comparison):
@@ -36,11 +36,6 @@ def test_a_speed_up_stands_with_its_interval(comparison, text):
     assert formatting.format_interval(comparison) == text
 
 
-def test_an_amount_stands_apart_from_its_unit_also_without_a_prefix():
-    assert formatting.format_amount(512, "FLOP") == "512 FLOP"
-    assert formatting.format_amount(1.23e9, "FLOP") == "1.23 GFLOP"
-
-
 def test_values_of_one_recipe_stand_together():
     sizes = [Candidate("batch_size", "data.batch_size", size) for size in (64, 128)]
     workers = Candidate("persistent_workers", "data.persistent_workers", True)
@@ -53,3 +48,65 @@ def test_control_characters_are_shown():
     assert formatting.printable("\u202eabc\u2028 \ud800") == "\\u202eabc\\u2028 \\ud800"
     assert formatting.plain("a\r\nb\x9bc ") == "a  b\\x9bc"
     assert formatting.plain("Größe: 3\u00a0µs – 👩‍🚀") == "Größe: 3\u00a0µs – 👩‍🚀"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (formatting.format_bytes, 512, "512 B"),
+        (formatting.format_bytes, 1023.9 * 1024, "1.00 MiB"),
+        (formatting.format_bytes, 9.1e9, "8.48 GiB"),
+        (formatting.format_ms, 0.0532, "53.2 µs"),
+        (formatting.format_ms, 9.213, "9.21 ms"),
+        (formatting.format_ms, 13400, "13.4 s"),
+        (formatting.format_seconds, 0.412, "0.41 s"),
+        (formatting.format_seconds, 13.21, "13.2 s"),
+        (formatting.format_seconds, 59.7, "1 min 00 s"),
+        (formatting.format_seconds, 125, "2 min 05 s"),
+        (formatting.format_seconds, 3780, "1 h 03 min"),
+        (formatting.format_count, 4096, "4,096"),
+        (formatting.format_count, 25_557_032, "25.6 M"),
+        (formatting.format_rate, 2431.2, "2,431 samples/s"),
+        (formatting.format_percent, 0.003, "<1 %"),
+        (formatting.format_percent, 0.424, "42 %"),
+        (formatting.format_within, 0.0041, "±0.4 %"),
+        (formatting.format_within, 1.074, "±>100 %"),
+        (formatting.format_break_even, 0, "at once"),
+        (formatting.format_break_even, 2310, "after 2,310 steps"),
+        (formatting.format_break_even, None, "never"),
+        (formatting.format_energy, 0.248, "248 mJ"),
+        (formatting.format_energy, 1.92, "1.92 J"),
+        (formatting.format_times, 58.9, "59x"),
+        (formatting.format_times, 1.31, "1.3x"),
+        (lambda amount: formatting.format_amount(amount, "FLOP"), 512, "512 FLOP"),
+        (lambda amount: formatting.format_amount(amount, "FLOP"), 1.23e9, "1.23 GFLOP"),
+    ],
+)
+def test_numbers(function, value, text):
+    assert function(value) == text
+
+
+def test_missing_numbers_are_a_dash():
+    functions = (
+        formatting.format_energy,
+        formatting.format_times,
+        formatting.format_bytes,
+        formatting.format_ms,
+        formatting.format_seconds,
+        formatting.format_count,
+    )
+    assert {function(None) for function in functions} == {"–"}
+    assert formatting.format_ratio(None) == "–"
+    assert formatting.format_numerics(None) == "–"
+
+
+def test_numerics_that_are_worse_than_declared_say_so():
+    worse = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.056, "")
+    assert formatting.format_numerics(worse) == "changed (5.6e-02), declared close"
+    varying = NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True)
+    assert formatting.format_numerics(varying) == "close (1.0e-06)"
+
+
+def test_a_relative_change():
+    changes = [(0.13, 0.25), (1.001, 1.0), (1.0, None), (1.0, 0.0)]
+    assert [formatting.format_change(*change) for change in changes] == ["-48 %", "same", "–", "–"]

@@ -1,15 +1,7 @@
 import pytest
 from facts import profile_facts
 
-from advisor.figures.roof import (
-    ceiling_of,
-    dtype_under,
-    overhead_share,
-    roof_share,
-    step_copy_share,
-    step_roof_share,
-    upper_bound,
-)
+from advisor.figures.roof import dtype_under, overhead_share, roof_share, step_copy_share, step_roof_share, upper_bound
 from advisor.records import Ceilings, Phase, Profile
 
 CEILINGS = Ceilings({"float32": 2e13, "tf32": 1e14, "bfloat16": 4e14})
@@ -45,12 +37,6 @@ def test_the_share_before_and_after_is_that_of_the_type_the_stack_computes_in():
     assert roof_share(measured, 500.0, 50, "float16") is None
     assert roof_share(measured, 500.0, None, "float32") is None
     assert roof_share(profile(flops_per_step=0), 500.0, 50, "float32") is None
-
-
-def test_a_profile_of_an_earlier_version_still_has_its_own_ceiling():
-    old = profile(ceilings=None)
-    assert ceiling_of(old, "float32") == 2e13
-    assert ceiling_of(old, "bfloat16") is None
 
 
 @pytest.mark.parametrize(

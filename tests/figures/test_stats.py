@@ -14,6 +14,8 @@ from advisor.figures.stats import (
     REPORT,
     SELECTION,
     ProcessSpread,
+    break_even_steps,
+    largest_difference,
     median_error,
     paired_interval,
     process_spread,
@@ -250,3 +252,27 @@ def test_blocks_in_turn_tell_the_ratio_through_noise(kind, pairs, widest):
     covered = sum(low <= 1.5 <= high for _, low, high in found)
     assert covered >= 94
     assert median(high / low for _, low, high in found) < widest
+
+
+# --- break-even -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extra_s", "old_s", "new_s", "steps"),
+    [
+        (10.0, 0.2, 0.1, 100),
+        (10.05, 0.2, 0.1, 101),
+        (0.0, 0.2, 0.1, 0),
+        (-3.0, 0.2, 0.1, 0),
+        (10.0, 0.1, 0.1, None),
+        (10.0, 0.1, 0.2, None),
+        (-3.0, 0.1, 0.2, None),
+    ],
+)
+def test_break_even(extra_s, old_s, new_s, steps):
+    assert break_even_steps(extra_s, old_s, new_s) == steps
+
+
+def test_the_largest_difference_is_the_same_for_faster_and_slower():
+    assert largest_difference([1.0, 1.02, 0.9]) == pytest.approx(1 / 0.9 - 1)
+    assert largest_difference([]) == 0.0

@@ -9,12 +9,12 @@ the intervals rest on.
 import argparse
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.scaling.results import ONE, Scaling, Setup
+from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
 from advisor.export.formats.markdown import table_lines
+from advisor.judging.judge import BASELINE
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, TargetSpec, TrialSpec, World
@@ -33,31 +33,31 @@ DDP = {"parallel.strategy": "ddp"}
 SHARD = {"parallel.strategy": "fully_shard"}
 BLOCKS = {"compile.mode": "default", "compile.scope": "regional"}
 BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True}
-FIRST = (ONE, Setup(Settings(DDP)), Setup(Settings(SHARD)))
+FIRST = (BASELINE, Settings(DDP), Settings(SHARD))
 THEN = (
-    Setup(Settings(BY_HAND)),
-    Setup(Settings(DDP), weak=True),
-    Setup(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
-    Setup(Settings({**SHARD, "parallel.reshard_after_forward": False})),
-    Setup(Settings({**SHARD, "parallel.shard_unit": "model"})),
+    Settings(BY_HAND),
+    Settings({**DDP, BATCH: 1}),  # the whole batch on each GPU
+    Settings({**DDP, "parallel.bucket_cap_mb": 100}),
+    Settings({**SHARD, "parallel.reshard_after_forward": False}),
+    Settings({**SHARD, "parallel.shard_unit": "model"}),
 )
 OWN = {
     "resnet": (),
     "gpt": (
-        Setup(Settings({**BY_HAND, "compile.mode": "default"})),
-        Setup(Settings({**BY_HAND, "step.cuda_graph": True})),
-        Setup(Settings({**DDP, "compile.mode": "default", "step.cuda_graph": True})),
-        Setup(Settings({**BY_HAND, "compile.mode": "default", "step.cuda_graph": True})),
-        Setup(Settings({"compile.mode": "default", "step.cuda_graph": True})),
-        Setup(Settings({"compile.mode": "default"})),
-        Setup(Settings(BLOCKS)),
-        Setup(Settings({**DDP, **BLOCKS})),
-        Setup(Settings({**SHARD, **BLOCKS})),
-        Setup(Settings({**DDP, "step.accumulate": 4})),
-        Setup(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
+        Settings({**BY_HAND, "compile.mode": "default"}),
+        Settings({**BY_HAND, "step.cuda_graph": True}),
+        Settings({**DDP, "compile.mode": "default", "step.cuda_graph": True}),
+        Settings({**BY_HAND, "compile.mode": "default", "step.cuda_graph": True}),
+        Settings({"compile.mode": "default", "step.cuda_graph": True}),
+        Settings({"compile.mode": "default"}),
+        Settings(BLOCKS),
+        Settings({**DDP, **BLOCKS}),
+        Settings({**SHARD, **BLOCKS}),
+        Settings({**DDP, "step.accumulate": 4}),
+        Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True}),
     ),
     "recommender": (),
-    "uneven": (Setup(Settings({**DDP, "parallel.length_bucketing": True})),),
+    "uneven": (Settings({**DDP, "parallel.length_bucketing": True}),),
 }
 REPEATED = 2
 CATALOG = load_catalog()
@@ -80,18 +80,20 @@ class Table:
 
     def fitted(self, setup):
         """Sharding takes no parameters in channels-last format."""
-        if self.model != "resnet" or setup.strategy != "fully_shard":
+        if BATCH in setup:
+            return setup.with_value(BATCH, self.options.gpus * self.scaling.judge.baseline.ranks.global_batch)
+        if self.model != "resnet" or strategy_of(setup) != "fully_shard":
             return setup
-        return replace(setup, settings=setup.settings.with_value("model.memory_format", "contiguous"))
+        return setup.with_value("model.memory_format", "contiguous")
 
     def measure(self, setup, number):
         setup = self.fitted(setup)
         target = f"{WORKLOADS / 'several.py'}:{self.model}"
-        world = World(1 if setup.strategy == "single" else self.options.gpus, weak=setup.weak)
+        world = World(1 if strategy_of(setup) == "single" else self.options.gpus)
         spec = TrialSpec(
-            trial_id=setup.name,
+            trial_id=name_of(setup),
             target=TargetSpec(target, str(WORKLOADS)),
-            settings=dict(self.scaling.carried.merged(setup.settings)),
+            settings=dict(self.scaling.carried.merged(setup)),
             measure_s=1.0,
             warmup_limit_s=1.0,
             timeout_s=min(120.0, max(20.0, self.options.until - time.monotonic())),
@@ -100,10 +102,10 @@ class Table:
         )
         began = time.monotonic()
         result = Runner().run(spec, lambda message: None)
-        if result.measured or setup not in self.scaling.runs:  # a repeat that had no time left is none
+        if result.measured or setup not in self.scaling.tried:  # a repeat that had no time left is none
             self.scaling = self.scaling.with_run(setup, result)
         told = result.reason or f"{result.blocks[0].step_ms:.2f} ms"
-        print(f"{time.monotonic() - began:5.1f} s  {self.model}: {setup.name}: {told}", file=sys.stderr, flush=True)
+        print(f"{time.monotonic() - began:5.1f} s  {self.model}: {name_of(setup)}: {told}", file=sys.stderr, flush=True)
         if result.details and not result.measured:
             print(result.details[-800:], file=sys.stderr)
 
@@ -126,19 +128,19 @@ def plan(tables):
                 yield table, setups[place]
     for _ in range(REPEATED):
         for table in tables:
-            yield table, ONE
-            yield table, Setup(Settings(DDP))
+            yield table, BASELINE
+            yield table, Settings(DDP)
         for table in tables:
             if table.scaling.stack not in ({}, DDP):
-                yield table, Setup(table.scaling.stack)
+                yield table, table.scaling.stack
 
 
 def fits(table, setup):
     """Neither what was left out nor what was not asked for."""
-    if {setup.strategy, *setup.settings} & set(table.options.without.split(",")):
+    if {strategy_of(setup), *setup} & set(table.options.without.split(",")):
         return False
     wanted = table.options.only.split(",")
-    return not table.options.only or setup in FIRST or bool(set(wanted) & set(setup.settings))
+    return not table.options.only or setup in FIRST or bool(set(wanted) & set(setup))
 
 
 def main():

@@ -111,7 +111,7 @@ def test_the_readings_of_a_trial_are_plausible(trial):
     info = next(one for one in inspect_hardware().gpus if one.uuid.removeprefix("GPU-") == first_gpu())
     assert gpu.samples >= 2 + sum(block.seconds for block in result.blocks) / 0.3
     assert 20 <= gpu.temperature_c <= 100
-    assert 0.3 * info.sm_clock_max_mhz <= gpu.sm_clock_lowest_mhz <= gpu.sm_clock_mhz <= info.sm_clock_max_mhz
+    assert 300 <= gpu.sm_clock_lowest_mhz <= gpu.sm_clock_mhz <= 4000
     assert 0.1 * info.power_limit_w <= gpu.power_w <= 1.2 * info.power_limit_w
     assert gpu.foreign_processes in (None, len(others))
 

@@ -20,7 +20,7 @@ def test_nvml_and_torch_agree():
     # The driver keeps a part for itself that CUDA does not see.
     assert properties.total_memory <= gpu.memory_total_bytes <= 1.05 * properties.total_memory
     (now,) = [reading for reading in sample_gpus() if reading.uuid == gpu.uuid]
-    assert 0 < now.sm_clock_mhz <= gpu.sm_clock_max_mhz
+    assert 0 < now.sm_clock_mhz <= 4000
     assert 0 < now.power_w <= 1.2 * gpu.power_limit_w
     assert gpu.processes == () or all(process.pid for process in gpu.processes)
 

@@ -97,7 +97,7 @@ def test_ranges_are_neither_operators_nor_device_time(cuda):
     assert operators == pytest.approx(sum(recording.device_phases.values()), rel=0.05)
     mm = next(row for row in recording.operators if row.name == "aten::mm")
     assert mm.calls == 3
-    assert mm.device_total_ms >= mm.device_ms > 0
+    assert mm.device_ms > 0
 
 
 class Sleeps(nn.Module):

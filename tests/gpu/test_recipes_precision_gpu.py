@@ -22,22 +22,14 @@ pytestmark = pytest.mark.gpu
 
 CATALOG = load_catalog()
 WIDTH, HEADS, LENGTH, CLASSES = 1024, 16, 64, 16
-OPERATORS = {
-    "flash": "aten::_scaled_dot_product_flash_attention",
-    "cudnn": "aten::_scaled_dot_product_cudnn_attention",
-    "efficient": "aten::_scaled_dot_product_efficient_attention",
-    "math": "aten::_scaled_dot_product_attention_math",
-}
-GLOBALS = ("deterministic_off", "sdpa")
 # Relative distance of outputs or losses from float32's that the arithmetic explains, over a few layers and steps.
-CLOSE = {"bfloat16": 0.02, "float16": 0.005, "float8": 0.15, "int8wo": 0.05, "int8dq": 0.05, "int4wo": 0.3}
+CLOSE = {"bfloat16": 0.02, "float16": 0.005, "float8": 0.15, "int8wo": 0.05}
 
 
 @pytest.fixture(autouse=True)
 def _global_flags():
     yield
-    for recipe_id in GLOBALS:
-        applied(recipe_id, CATALOG[recipe_id].default, nn.Identity())
+    applied("deterministic_off", False, nn.Identity())
     torch.cuda.synchronize()
 
 
@@ -172,68 +164,17 @@ def test_float8_over_half_weights_in_one_set_of_settings():
 
 
 @every_way
-@pytest.mark.parametrize("value", ["int8wo", "int8dq", "int4wo"])
 @torch.no_grad()
-def test_integer_weights_infer_close_in_fewer_bytes(way, value):
+def test_integer_weights_infer_close_in_fewer_bytes(way):
     pytest.importorskip("torchao")
     model, inputs = transformer(torch.bfloat16).eval(), batches(1, torch.bfloat16)[0][0]
     expected = model(inputs)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    model = way("int8_weights", value, model)
+    model = way("int8_weights", "int8wo", model)
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() < before
-    assert 0 < distance(model(inputs), expected) < CLOSE[value]
-
-
-# --- the attention kernel -------------------------------------------------------------------------------------
-
-
-def steps_with(value, mode, **settings):
-    model = transformer(torch.bfloat16)
-    parts = components(model, mode, sgd(model) if mode is Mode.TRAIN else None)
-    apply_settings(CATALOG, parts, {"attention.backend": value, **settings})
-    return captured(make_step(parts, nn.functional.cross_entropy if mode is Mode.TRAIN else None))
-
-
-@pytest.mark.parametrize("value", OPERATORS)
-@pytest.mark.parametrize("mode", list(Mode))
-def test_only_the_chosen_attention_kernel_runs(value, mode):
-    batch = batches(1, torch.bfloat16)[0]
-    step = steps_with(value, mode)
-    ran = operators_of(lambda: step(batch if mode is Mode.TRAIN else batch[0]))
-    assert {name for name, operator in OPERATORS.items() if operator in ran} == {value}
-    if mode is Mode.TRAIN and value != "math":
-        assert any("attention" in name and "backward" in name for name in ran)
-
-
-@pytest.mark.parametrize("value", OPERATORS)
-def test_a_captured_step_holds_the_chosen_attention_kernel(value):
-    data = batches(8, torch.bfloat16)
-    eager = steps_with(value, Mode.TRAIN)
-    expected = [eager(batch).item() for batch in data]
-    graphed = steps_with(value, Mode.TRAIN, **{"step.cuda_graph": True})
-    assert [graphed(batch).item() for batch in data] == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize("value", ["flash", "efficient", "math"])
-def test_a_compiled_step_holds_the_chosen_attention_kernel(value):
-    torch._dynamo.reset()
-    step = steps_with(value, Mode.TRAIN, **{"compile.mode": "default"})
-    batch = batches(1, torch.bfloat16)[0]
-    step(batch)
-    ran = operators_of(lambda: step(batch))
-    others = {name for name, operator in OPERATORS.items() if operator in ran} - {value}
-    assert not others
-    assert (OPERATORS[value] in ran) is (value != "math")  # math is compiled into kernels of its own
-
-
-@pytest.mark.parametrize("value", ["flash", "cudnn"])
-def test_half_precision_kernels_refuse_float32(value):
-    parts = components(transformer())
-    apply_settings(CATALOG, parts, {"attention.backend": value})
-    with pytest.raises(RuntimeError, match="No available kernel"):
-        make_step(parts, None)(batches(1)[0][0])
+    assert 0 < distance(model(inputs), expected) < CLOSE["int8wo"]
 
 
 # --- determinism ----------------------------------------------------------------------------------------------

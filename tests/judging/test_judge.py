@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+from made_up import result_at
 
-from advisor.judging.judge import Judge
+from advisor.judging.judge import CONTROL_SETTINGS, Judge
+from advisor.judging.objective import Goal
 from advisor.judging.records import stack_record, steps_to_break_even, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
@@ -82,14 +84,16 @@ def test_repeats_that_differ_widen_the_interval_and_join_the_baseline(judge):
     assert known.half_width > 2 * calm.baseline_record().half_width
     assert len(repeated.baseline_runs) == 3
     assert known.step_ms == pytest.approx((10.8 * 10.2 * 10.0) ** (1 / 3), rel=0.01)
-    assert repeated.with_control(result(9.9, seed=5)).baseline_record().apart == pytest.approx(10.8 / 9.9 - 1, abs=0.01)
+    assert repeated.with_run(CONTROL_SETTINGS, result(9.9, seed=5)).baseline_record().apart == pytest.approx(
+        10.8 / 9.9 - 1, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("prior", [0.01, 0.025, 0.04, 0.05])
 @pytest.mark.parametrize("control_ms", [10.0 * 1.27, 10.0 / 1.27])
 def test_an_odd_control_neither_erases_a_doubled_speed_nor_makes_one(prior, control_ms):
     """DenseNet-121: a control that was 27 % off made a stack of 2.39x (2.18-2.63) "too noisy to tell"."""
-    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), prior=prior).with_control(result(control_ms, seed=2))
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0), prior=prior).with_run(CONTROL_SETTINGS, result(control_ms, seed=2))
     stack = judge.with_run(BF16, result(10.0 / 2.39, seed=3))
     assert stack.compare(BF16).verdict is Verdict.FASTER
     assert judge.with_run(BF16, result(10.0, seed=3)).compare(BF16).verdict is Verdict.UNCLEAR
@@ -220,7 +224,7 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     """The demo on a busy machine of two cores: three runs of the baseline, then turns whose blocks scatter as well."""
     draw = random.Random(seed)
     first, second, third = (result(10.0 * math.exp(draw.gauss(0.0, 0.2)), seed=seed) for _ in range(3))
-    judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_control(second).with_run({}, third)
+    judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_run(CONTROL_SETTINGS, second).with_run({}, third)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
     [new], [old] = beside(10.0 / 1.8, 10.0, drift).new, beside(10.0 / 1.8, 10.0, drift).old
     scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in new.blocks)
@@ -312,7 +316,7 @@ def recorded_runs(workload, start):
 
 def false_verdicts(runs):
     """Candidates that change nothing, judged as a session does: baseline, control, trials with repeats among them."""
-    judge = Judge(CATALOG, Mode.TRAIN, runs[0]).with_control(runs[1])
+    judge = Judge(CATALOG, Mode.TRAIN, runs[0]).with_run(CONTROL_SETTINGS, runs[1])
     tried = []
     for number, run in enumerate(runs[2:]):
         settings = {} if number in (3, 8) else {"made.up": number}
@@ -328,3 +332,51 @@ def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_cal
     judged, wrong = (sum(column) for column in zip(*outcomes, strict=True))
     assert judged >= 300
     assert wrong <= judged / 100
+
+
+MIB = 2**20
+
+
+def at(memory_mib, *, energy_j=None, **changes):
+    return result_at(1.0, peak_reserved_bytes=memory_mib * MIB, energy_j_per_sample=energy_j, **changes)
+
+
+@pytest.fixture
+def memory_judge():
+    """A baseline of 1,030 MiB that inspected the model; later runs of the same settings take 1,000."""
+    judge = Judge(CATALOG, Mode.TRAIN, at(1030), goal=Goal(Objective.MEMORY)).with_run(CONTROL_SETTINGS, at(1000))
+    return judge.with_run({}, at(1002)).with_run({}, at(998))
+
+
+def helps(judge, tried):
+    judge = judge.with_run(BF16, tried)
+    return judge.yardstick.helps(judge.result(BF16), judge.compare(BF16))
+
+
+def test_memory_is_held_against_runs_that_inspected_nothing(memory_judge):
+    baseline = memory_judge.baseline_record()
+    assert baseline.result.peak_reserved_bytes == 1000 * MIB
+    assert baseline.memory_floor == pytest.approx(0.004, abs=1e-4)
+    assert stack_record(memory_judge, {}, {}).result.peak_reserved_bytes == 1000 * MIB
+    assert not helps(memory_judge, at(995))
+    assert helps(memory_judge, at(940))
+
+
+def test_identical_runs_that_differ_in_their_peaks_raise_the_floor(memory_judge):
+    wide = memory_judge.with_run({}, at(930))
+    assert wide.baseline_record().memory_floor > 0.07
+    assert not helps(wide, at(940))
+
+
+def test_energy_is_the_median_over_runs_and_its_noise_is_theirs():
+    judge = Judge(CATALOG, Mode.TRAIN, at(1000, energy_j=1.0), goal=Goal(Objective.ENERGY))
+    judge = judge.with_run(CONTROL_SETTINGS, at(1000, energy_j=1.02))
+    for energy_j, why in [(1.04, ""), (1.02, ""), (5.0, "somebody else")]:
+        judge = judge.with_run({}, at(1000, energy_j=energy_j, disturbed=why))
+    baseline = judge.baseline_record()
+    assert baseline.result.energy_j_per_sample == 1.02
+    assert 0.01 < baseline.energy_floor < 0.05
+    for energy_j in (0.5, 0.6, 0.7):
+        judge = judge.with_run(BF16, at(1000, energy_j=energy_j))
+    assert stack_record(judge, BF16, {}).result.energy_j_per_sample == 0.6
+    assert judge.gain(BF16, {}).ratio == pytest.approx(1.02 / 0.6)

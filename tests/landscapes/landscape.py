@@ -65,7 +65,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
-    """All that was recorded. ``builds_anew`` says why trials cannot be forked from one build; empty when they can.
+    """All that was recorded of a workload whose trials are forked from one build.
 
     ``reference`` is the trial of the first steps in a higher precision; None where it was not recorded.
     """
@@ -80,7 +80,6 @@ class Landscape:
     versions: dict[str, str]
     profile: Profile | None
     times: Times
-    builds_anew: str = ""
     reference: TrialResult | None = None
     runs: tuple[Run, ...] = ()
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Outcome, Phase, TrialResult, Value
+from advisor.records import Outcome, TrialResult, Value
 from landscapes.landscape import Landscape, Run, canonical, compile_key, is_graphed, sample_seconds
 from landscapes.regression import Regression
 from landscapes.warmups import Known, WarmUps
@@ -86,16 +86,6 @@ class Predictor:
         if wanted not in self._answers:
             self._answers[wanted] = self._find(wanted)
         return self._answers[wanted]
-
-    def phases(self, settings: Settings, step_ms: float) -> dict[str, float]:
-        """The phases of a step as they were timed; else those of the nearest that was, and the rest of it is a wait."""
-        runs = ((known.settings, run.result) for known in self.measured.values() for run in known.measured)
-        timed = {combination: result.phases for combination, result in runs if result.phases}
-        if settings in timed or not timed:
-            return timed.get(settings, {})
-        nearest = timed[min(timed, key=lambda other: (_unlikeness(settings, other), len(other)))]
-        computing_ms = sum(nearest.values()) - nearest.get(Phase.DATA_WAIT, 0.0)
-        return {**nearest, Phase.DATA_WAIT: max(0.0, step_ms - computing_ms)}
 
     def smoothed_s(self, settings: Mapping[str, Value]) -> float:
         """Seconds per sample by all that is recorded: what a combination takes without the luck of its few processes.

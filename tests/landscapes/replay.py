@@ -6,10 +6,9 @@ moves the clock by what it would take, and is timed with the noise that was reco
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -18,15 +17,12 @@ from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
     Block,
-    BlockDone,
     Bottleneck,
     Finished,
     Inspected,
     Outcome,
     Profile,
     Profiled,
-    Ready,
-    TargetSpec,
     TrialKind,
     TrialMessage,
     TrialResult,
@@ -76,42 +72,24 @@ class Replay:
         self.asked: list[Answer] = []
         self.overhead = _Overhead.of(landscape, self.predictor.catalog)
         self._seed = seed
-        self._trials = 0
         self._imported = False
-        self._built = False
         self._compiled: set[Settings] = set()
         self._beside: _Beside | None = None
 
-    @staticmethod
-    def prepare() -> None:
-        """There is no fork server to start."""
-
-    def build_once(
-        self,
-        target: TargetSpec,
-        seed: int,
-        log_path: str,
-        timeout_s: float,
-        within_s: float = 0.0,
-        *,
-        imports_slowly: Callable[[], None] = lambda: None,
-    ) -> str:
-        """Build the target for later trials; why that cannot be done, as it was recorded."""
-        needed_s = self.landscape.times.build_once_s
-        self.clock.until(self.clock() + min(needed_s, timeout_s))
-        if needed_s > timeout_s:
-            return "building the model takes too long"
-        self._built = not self.landscape.builds_anew
-        return self.landscape.builds_anew
-
-    def forget_build(self) -> None:
-        """Have each trial build the target again."""
-        self._built = False
+    def build_once(self, *_: object, **__: object) -> str:
+        """Build the target for later trials."""
+        self.clock.until(self.clock() + self.landscape.times.build_once_s)
+        return ""
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """The result of a trial, after the time that it takes."""
-        with self.open(spec, listen) as trial:
-            return trial.result()
+        answer = self.predictor.answer(spec.settings)
+        if spec.kind is not TrialKind.REFERENCE:
+            self.asked.append(answer)
+        # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
+        count = sum(asked.settings == answer.settings for asked in self.asked)
+        draw = random.Random(f"{self._seed} {answer.settings} {count} {spec.kind}")
+        return _Trial(self, spec, listen, answer=answer, draw=draw).run()
 
     def compile_beside(self, spec: TrialSpec) -> None:
         """Compile for a later trial while others start and compile."""
@@ -139,18 +117,6 @@ class Replay:
         """Nothing compiles beside the trials any more."""
         self._beside = None
 
-    @contextlib.contextmanager
-    def open(self, spec: TrialSpec, listen: Listener) -> Iterator[ReplayTrial]:
-        """A live trial."""
-        self._trials += 1
-        answer = self.predictor.answer(spec.settings)
-        if spec.kind is not TrialKind.REFERENCE:
-            self.asked.append(answer)
-        # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
-        count = sum(asked.settings == answer.settings for asked in self.asked)
-        draw = random.Random(f"{self._seed} {answer.settings} {count} {spec.kind}")
-        yield ReplayTrial(self, spec, listen, answer=answer, draw=draw)
-
     def startup_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial's first instruction."""
         first, self._imported = not self._imported, True
@@ -160,9 +126,8 @@ class Replay:
 
     def build_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial has its model on the device."""
-        if self._built and not spec.environment and spec.kind is not TrialKind.TURNS:
-            return min(self.landscape.times.build_s, self.overhead.forked_build_s)
-        return self.landscape.times.build_s
+        anew_s = self.landscape.times.build_s
+        return anew_s if spec.environment else min(anew_s, self.overhead.forked_build_s)
 
     def warm_up_s(self, answer: Answer) -> float:
         """Seconds of a trial's warm-up, with what of its code is in the cache."""
@@ -174,14 +139,6 @@ class Replay:
         code = compile_key(answer.settings)
         if code is not None and not answer.fails:
             self._compiled.add(code)
-
-    def cancel(self) -> None:
-        """Have every trial end at once."""
-        self.cancelled = True
-
-    def resume(self) -> None:
-        """Allow trials again."""
-        self.cancelled = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +179,6 @@ def _unaccounted_s(result: TrialResult) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
-    """Seconds of a trial's stages before it measures."""
-
-    startup_s: float
-    build_s: float
-    prepare_s: float
-    inspect_s: float
-    warmup_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Beside:
     """A compilation beside the trials: the seconds of its warm-up and of the whole trial, and the moment of its end."""
 
@@ -242,8 +188,12 @@ class _Beside:
     ends_at_s: float
 
 
-class ReplayTrial:
-    """One trial that is replayed: its methods let the clock go on to where the real one would have been."""
+class _LateError(Exception):
+    """The trial's time is over."""
+
+
+class _Trial:
+    """One trial that is replayed: it lets the clock go on to where the real one would have been."""
 
     def __init__(
         self, runner: Replay, spec: TrialSpec, listen: Listener, *, answer: Answer, draw: random.Random
@@ -252,123 +202,64 @@ class ReplayTrial:
         self._runner, self._answer, self._listen, self._draw = runner, answer, listen, draw
         self._clock = runner.clock
         self._started_s = self._clock()
-        self._deadline_s = self._started_s + spec.timeout_s
         self._blocks: list[Block] = []
-        self._result: TrialResult | None = None
-        self._warm = False
         # Two processes of the same program differ by more than the blocks of either.
         self._factor = math.exp(draw.gauss(0.0, answer.process_spread))
-        self._stages = self._plan()
+        self._startup_s, self._build_s = runner.startup_s(spec), runner.build_s(spec)
+        self._prepare_s, self._warmup_s = answer.result.prepare_s or 0.0, runner.warm_up_s(answer)
 
-    def _plan(self) -> _Stages:
-        template, runner = self._answer.result, self._runner
-        startup_s = runner.startup_s(self.spec)
-        build_s = runner.build_s(self.spec)
-        inspect_s = runner.landscape.times.inspect_s if self.spec.kind.inspects else 0.0
-        return _Stages(startup_s, build_s, template.prepare_s or 0.0, inspect_s, runner.warm_up_s(self._answer))
-
-    # --- what a parent calls --------------------------------------------------------------------------------------
-
-    def result(self) -> TrialResult:
+    def run(self) -> TrialResult:
         """Let the trial run to its end."""
-        if self._result is None and self.spec.kind is not TrialKind.TURNS:
-            self._run_to_its_end()
-        assert self._result is not None, "an interactive trial ends with finish()"
-        return self._result
+        try:
+            result = self._reference() if self.spec.kind is TrialKind.REFERENCE else self._timed()
+        except _LateError:
+            result = TrialResult(Outcome.TIMED_OUT, f"timed out after {self.spec.timeout_s:.0f} s")
+        self._clock.until(self._clock() + self._runner.overhead.end_s)
+        result = replace(result, wall_s=self._clock() - self._started_s)
+        self._listen(Finished(result))
+        return result
 
-    def wait_ready(self) -> TrialResult | None:
-        """Let the trial warm up: None, or its result when it ends before."""
-        if self._warms_up():
-            self._listen(Ready())
-        return self._result
+    def _pass(self, seconds: float) -> None:
+        """Let time pass. Raises _LateError when the trial's time is over before."""
+        late_s = self._started_s + self.spec.timeout_s
+        moment_s = self._clock() + seconds
+        self._clock.until(min(moment_s, late_s))
+        if moment_s > late_s:
+            raise _LateError
 
-    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
-        """Time one block of an interactive trial."""
-        if self._result is None and self._warms_up():
-            block = self._block(seconds)
-            if self._passes(self._clock() + block.seconds):
-                self._blocks.append(block)
-                self._listen(BlockDone(block))
-                return BlockDone(block)
-        assert self._result is not None, "a trial that times no block has ended"
-        return self._result
-
-    def finish(self) -> TrialResult:
-        """End an interactive trial."""
-        if self._result is None:
-            self._end(self._measured())
-        assert self._result is not None
-        return self._result
-
-    def cancel(self) -> None:
-        """End the trial at once."""
-        self._result = TrialResult(Outcome.CANCELLED, "cancelled")
-
-    def kill(self) -> None:
-        """Nothing is left of a replayed trial."""
-
-    # --- its life ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _ready_at_s(self) -> float:
-        stages = self._stages
-        prepared_s = stages.startup_s + stages.build_s + stages.prepare_s + stages.inspect_s
-        return self._started_s + prepared_s + stages.warmup_s
-
-    def _run_to_its_end(self) -> None:
-        if self.spec.kind is TrialKind.REFERENCE:
-            self._run_reference()
-        elif self._warms_up() and self._times_blocks():
-            self._profile()
-
-    def _run_reference(self) -> None:
+    def _reference(self) -> TrialResult:
         """The recorded reference; where there is none, it failed."""
         recorded = self._runner.landscape.reference
         result = recorded or TrialResult(Outcome.FAILED, "no run in a higher precision was recorded")
-        if self._passes(self._started_s + self._stages.startup_s + (result.wall_s or 0.0)):
-            self._end(result)
+        self._pass(self._startup_s + (result.wall_s or 0.0))
+        return result
 
-    def _warms_up(self) -> bool:
-        """Go on until the trial is warm; False when it ends before."""
-        if self._result is None and not self._warm and self._prepares():
-            if self._answer.fails:
-                if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
-                    self._end(self._answer.result)
-            elif self._passes(self._ready_at_s):
-                self._runner.has_compiled(self._answer)
-                self._warm = True
-        return self._result is None
-
-    def _prepares(self) -> bool:
-        """Go on until the trial's first step; False when it ends before."""
-        stages, landscape = self._stages, self._runner.landscape
-        moment_s = self._started_s  # another trial may have moved the clock meanwhile
-        for seconds, message in (
-            (stages.startup_s, Activity("loading the model")),
-            (stages.build_s, Activity("applying the settings")),
-            (stages.prepare_s + stages.inspect_s, None),
-        ):
-            moment_s += seconds
-            if not self._passes(moment_s):
-                return False
-            if message is not None:
-                self._listen(message)
+    def _timed(self) -> TrialResult:
+        """Prepare, warm up, time blocks and profile as a trial does."""
+        answer, landscape = self._answer, self._runner.landscape
+        self._pass(self._startup_s)
+        self._listen(Activity("loading the model"))
+        self._pass(self._build_s)
+        self._listen(Activity("applying the settings"))
+        self._pass(self._prepare_s + (landscape.times.inspect_s if self.spec.kind.inspects else 0.0))
         if self.spec.kind.inspects:
             self._listen(Inspected(landscape.workload, landscape.versions))
-        self._listen(Activity("compiling" if compile_key(self._answer.settings) is not None else "first steps"))
-        return True
-
-    def _times_blocks(self) -> bool:
-        """Time blocks as a trial of its own does; False when its time is over before."""
+        self._listen(Activity("compiling" if compile_key(answer.settings) is not None else "first steps"))
+        if answer.fails:
+            self._pass(answer.fails_after_s)
+            return answer.result
+        self._pass(self._warmup_s)
+        self._runner.has_compiled(answer)
         self._listen(Activity("measuring"))
         spent_s = 0.0
         while not self._enough(spent_s):
             block = self._block(self.spec.measure_s / _BLOCKS_PER_TRIAL)
             spent_s += block.seconds
-            if not self._passes(self._clock() + block.seconds):
-                return False
+            self._pass(block.seconds)
             self._blocks.append(block)
-        return self._passes(self._clock() + self._runner.overhead.looking_s)
+        self._pass(self._runner.overhead.looking_s)
+        self._profile()
+        return self._measured()
 
     def _profile(self) -> None:
         """Say what the baseline says beside its timing: its phases where a loader feeds it, or the whole profile."""
@@ -380,10 +271,8 @@ class ReplayTrial:
             needed_s = _PHASES_S
         if kind in (TrialKind.BASELINE, TrialKind.PROFILE) and profile is not None:
             self._listen(Activity("profiling"))
-            if not self._passes(self._clock() + needed_s):
-                return
+            self._pass(needed_s)
             self._listen(Profiled(profile))
-        self._end(self._measured())
 
     def _enough(self, spent_s: float) -> bool:
         """As a trial's own clock decides."""
@@ -404,28 +293,18 @@ class ReplayTrial:
         )
 
     def _measured(self) -> TrialResult:
-        steps_ms = sorted(block.step_ms for block in self._blocks)
-        ends = (steps_ms[0], steps_ms[len(steps_ms) // 2], steps_ms[-1]) if steps_ms else None
-        stages = self._stages
         template = self._with_stream(self._answer.result)
         measuring_s = sum(block.seconds for block in self._blocks) + self._runner.overhead.looking_s
         return replace(
             template,
             blocks=tuple(self._blocks),
-            event_step_ms=ends,
-            startup_s=stages.startup_s,
-            build_s=stages.build_s,
-            prepare_s=stages.prepare_s,
-            warmup_s=stages.warmup_s,
+            startup_s=self._startup_s,
+            build_s=self._build_s,
+            prepare_s=self._prepare_s,
+            warmup_s=self._warmup_s,
             measuring_s=measuring_s,
-            phases=self._phases(),
             log_path=self.spec.log_path,
         )
-
-    def _phases(self) -> dict[str, float]:
-        if not self.spec.times_phases or not self._blocks:
-            return {}
-        return self._runner.predictor.phases(self._answer.settings, median(block.step_ms for block in self._blocks))
 
     def _with_stream(self, template: TrialResult) -> TrialResult:
         """The numerics under another random stream, where such runs of these settings were recorded."""
@@ -438,20 +317,3 @@ class ReplayTrial:
             return template
         drawn = runs[(other - 1) % len(runs)]
         return replace(template, losses=drawn.losses, outputs=drawn.outputs)
-
-    def _passes(self, moment_s: float) -> bool:
-        """Let the clock come to a moment; False when the trial's time is over before, or it was cancelled."""
-        if self._runner.cancelled:
-            self.cancel()
-            return False
-        if moment_s > self._deadline_s:
-            self._clock.until(self._deadline_s)
-            self._end(TrialResult(Outcome.TIMED_OUT, f"timed out after {self.spec.timeout_s:.0f} s"))
-            return False
-        self._clock.until(moment_s)
-        return True
-
-    def _end(self, result: TrialResult) -> None:
-        self._clock.until(self._clock() + self._runner.overhead.end_s)
-        self._result = replace(result, wall_s=self._clock() - self._started_s)
-        self._listen(Finished(self._result))

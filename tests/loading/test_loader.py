@@ -74,17 +74,21 @@ def test_the_samples_come_in_the_same_order(options):
     assert order(rebuild(loader, pin_memory=False)) == order(loader)
 
 
-def test_another_batch_size_makes_other_batches_of_the_same_samples():
-    loader = DataLoader(Numbers(), batch_size=5, sampler=[3, 1, 2, 0, 5, 4, 9], drop_last=True)
-    made = rebuild(loader, batch_size=2)
-    assert [batch.tolist() for batch, _ in made] == [[3, 1], [2, 0], [5, 4]]
+SHUFFLED = {"batch_size": 5, "sampler": [3, 1, 2, 0, 5, 4, 9], "drop_last": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "batches"),
+    [
+        (SHUFFLED, {"batch_size": 2}, [[3, 1], [2, 0], [5, 4]]),
+        ({"batch_size": 5, "shuffle": True, "drop_last": True}, {"batch_sampler": [[1, 2], [7]]}, [[1, 2], [7]]),
+    ],
+)
+def test_other_batches_are_of_the_same_samples(options, changes, batches):
+    made = rebuild(DataLoader(Numbers(), **options), **changes)
+    assert [batch.tolist() for batch, _ in made] == batches
     stream = rebuild(DataLoader(Stream(), batch_size=4, drop_last=True), batch_size=3)
     assert [len(batch) for batch in stream] == [3, 3, 3]
-
-
-def test_another_batch_sampler_stands_for_all_that_decides_on_batches():
-    loader = DataLoader(Numbers(), batch_size=5, shuffle=True, drop_last=True)
-    assert [batch.tolist() for batch, _ in rebuild(loader, batch_sampler=[[1, 2], [7]])] == [[1, 2], [7]]
 
 
 def test_without_workers_the_options_that_need_them_go():
@@ -211,18 +215,14 @@ class Staged(Dataset):
         return self.stage
 
 
-def stages(loader):
+@pytest.mark.process
+@pytest.mark.parametrize(("lives_on", "stages"), [(False, [0, 0, 1, 1, 2, 2]), (True, [0] * 6)])
+def test_workers_see_what_the_loop_changed_between_epochs_and_persistent_ones_do_not(lives_on, stages):
+    loader = rebuild(DataLoader(Staged()), num_workers=1, persistent_workers=lives_on)
     found = []
     for loader.dataset.stage in range(3):
         found += [int(number) for number in loader]
-    return found
-
-
-@pytest.mark.process
-def test_workers_see_what_the_loop_changed_between_epochs_and_persistent_ones_do_not():
-    loader = rebuild(DataLoader(Staged()), num_workers=1)
-    assert (loader.persistent_workers, stages(loader)) == (False, [0, 0, 1, 1, 2, 2])
-    assert stages(rebuild(DataLoader(Staged()), num_workers=1, persistent_workers=True)) == [0] * 6
+    assert found == stages
 
 
 class Sharded(IterableDataset):

@@ -295,49 +295,37 @@ def validation_in_between(run):
 BETA = 0.0
 
 
-def with_beta(model, batch):
-    output = model(batch[0])
-    return functional.cross_entropy(output, batch[1]) + BETA * output.square().mean()
-
-
-@loop()
-def weight_in_a_global(run):
-    def begin(epoch, model):
-        global BETA  # noqa: PLW0603 -- as loops do
-        BETA = 0.5 * epoch
-
-    return trained(run, with_beta, form=of_model, begin=begin)
-
-
-@loop()
-def weight_of_an_object(run):
-    options = SimpleNamespace(beta=0.0, log="run.txt")
-
-    def loss(output, target):
-        return functional.cross_entropy(output, target) + options.beta * output.square().mean()
-
-    def begin(epoch, model):
-        options.beta = 0.5 * epoch
-
-    return trained(run, loss, begin=begin)
-
-
 class Penalised(nn.Module):
+    """A loss with weights of its own, of an object beside it, and in a global."""
+
     beta = 0.0
 
     def forward(self, output, target):
-        return functional.cross_entropy(output, target) + self.beta * output.square().mean()
+        weight = BETA + self.beta + self.options.beta
+        return functional.cross_entropy(output, target) + weight * output.square().mean()
 
 
-@loop()
-def weight_of_a_module(run):
-    """On the loss, which is a module, and on the model."""
-    loss = Penalised()
+def annealed(*places):
+    """A loop that changes the weights in these places, on a model that it changes too."""
 
-    def begin(epoch, model):
-        loss.beta, model.scale = 0.5 * epoch, 1.0 + 0.1 * epoch
+    def run_loop(run):
+        loss = Penalised()
+        loss.options = SimpleNamespace(beta=0.0, log="run.txt")
 
-    return trained(run, loss, begin=begin)
+        def begin(epoch, model):
+            global BETA  # noqa: PLW0603 -- as loops do
+            BETA = 0.5 * epoch * ("global" in places)
+            loss.options.beta = 0.5 * epoch * ("object" in places)
+            loss.beta = 0.5 * epoch * ("module" in places)
+            model.scale = 1.0 + 0.1 * epoch * ("module" in places)
+
+        return trained(run, loss, begin=begin)
+
+    return run_loop
+
+
+for place in ("global", "object", "module"):
+    LOOPS[f"weight_of_the_{place}"] = Loop(annealed(place), {}, False)
 
 
 @loop()
@@ -412,15 +400,6 @@ def weights_in_the_batch(run):
 
     weights = [torch.linspace(0.1, 0.3 * at + 0.2, BATCH) for at in range(5)]
     batches = [(x, y, weights[at]) for at, (x, y) in enumerate(DataLoader(features(), batch_size=BATCH))]
-    return trained(run, loss, batches=batches, form=of_model)
-
-
-@loop()
-def mapping_of_tensors(run):
-    def loss(model, batch):
-        return functional.cross_entropy(model(batch["inputs"]), batch["labels"])
-
-    batches = [{"inputs": x, "labels": y} for x, y in DataLoader(features(), batch_size=BATCH)]
     return trained(run, loss, batches=batches, form=of_model)
 
 

@@ -38,8 +38,8 @@ COMPILED_ON_CPU = (
     ("plain", "compiled"),
     ("frozen_and_unfrozen", "compiled"),
     ("loss_of_the_model", "compiled"),
-    ("weight_in_a_global", "with loss"),
-    ("weight_of_an_object", "with loss"),
+    ("weight_of_the_global", "with loss"),
+    ("weight_of_the_object", "with loss"),
     ("smaller_last_batch", "captured, with loss"),
 )
 # An update of several batches is not captured as one step, neither by the compiler's own graphs.

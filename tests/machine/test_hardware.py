@@ -1,16 +1,18 @@
 """The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
+from advisor.figures.formatting import link_rows
 from advisor.machine import host as host_module
 from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
-from advisor.machine.nvml import Nvml, NvmlUnavailableError
-from advisor.records import GpuInfo, GpuReading
+from advisor.machine.nvml import NvmlUnavailableError
+from advisor.records import GpuInfo, GpuLink, GpuReading
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
 
@@ -20,9 +22,8 @@ def test_every_field_of_a_gpu_is_filled():
     assert [field.name for field in fields(GpuInfo) if getattr(gpu, field.name) is None] == []
     assert (gpu.name, gpu.uuid, gpu.index) == ("NVIDIA H200", UUID, 0)
     assert gpu.memory_used_bytes == 3 * GIB
-    assert gpu.cuda_driver_version == "12.8"
     assert gpu.compute_capability == (9, 0)
-    assert (gpu.power_limit_w, gpu.sm_clock_max_mhz, gpu.mig_enabled) == (700.0, 1980, False)
+    assert (gpu.power_limit_w, gpu.mig_enabled) == (700.0, False)
 
 
 def test_throttle_reasons_are_words_and_idling_is_not_one():
@@ -32,7 +33,6 @@ def test_throttle_reasons_are_words_and_idling_is_not_one():
 
 OPTIONAL = [
     "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMaxClockInfo",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetEnforcedPowerLimit",
@@ -79,11 +79,7 @@ def test_a_machine_without_nvml_has_a_note_that_says_what_follows(code, words):
     assert sample_gpus(context) == ()
 
 
-def test_a_missing_binding_and_an_empty_machine_have_notes_too():
-    def absent():
-        raise ImportError("no pynvml")
-
-    assert "nvidia-ml-py" in inspect_hardware(Nvml(absent)).gpu_note
+def test_an_empty_machine_has_a_note_too():
     assert "sees no GPU" in inspect_hardware(nvml(count=0)).gpu_note
 
 
@@ -176,6 +172,50 @@ def test_the_processes_of_all_gpus_and_instances():
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
 
 
+# --- links ----------------------------------------------------------------------------------------------------
+
+
+def links_of(library):
+    return inspect_hardware(nvml_of(library)).links
+
+
+def test_gpus_behind_a_switch_reach_each_other_over_all_their_nvlinks():
+    links = links_of(FakeNvml(count=3))
+    assert [(link.first, link.second) for link in links] == [(0, 1), (0, 2), (1, 2)]
+    assert links[0] == GpuLink(0, 1, 18, "PCIe across NUMA nodes")
+    assert link_rows(links) == [("all 3 pairs", "18 NVLinks")]
+
+
+def test_only_links_that_lead_to_the_other_gpu_count_where_they_are_direct():
+    library = FakeNvml(count=2)
+    other_end = lambda handle, link: SimpleNamespace(busId="gpu1" if link < 4 else "gpu7")  # noqa: E731
+    library.answers["nvmlDeviceGetNvLinkRemotePciInfo"] = other_end
+    (link,) = links_of(library)
+    assert link.nvlinks == 4
+
+
+def test_gpus_without_nvlink_have_their_path_over_pcie():
+    library = FakeNvml(count=2)
+    library.nvlinks = 0
+    assert link_rows(links_of(library)) == [("0-1", "no NVLink, PCIe across NUMA nodes")]
+
+
+def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():
+    asked = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMemoryAffinity")
+    library = FakeNvml(count=2, refused=dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED))
+    hardware = inspect_hardware(nvml_of(library))
+    assert hardware.links == (GpuLink(0, 1),)
+    assert link_rows(hardware.links) == [("0-1", "no NVLink")]
+
+
+def test_pairs_with_the_same_link_share_a_row():
+    near, far = GpuLink(0, 1, nvlinks=1), GpuLink(0, 2, path="a PCIe host bridge")
+    assert link_rows([near, far, GpuLink(1, 2, path="a PCIe host bridge")]) == [
+        ("0-1", "1 NVLink"),
+        ("0-2, 1-2", "no NVLink, a PCIe host bridge"),
+    ]
+
+
 # --- the host -------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +234,7 @@ class ScriptedCores(host_module.CoresInUse):
     """A watch with figures for: seconds by the clock, processor seconds of all programs, and of this one."""
 
     def __init__(self, *readings):
-        self.left = [host_module.CpuReading(*one) for one in readings]
+        self.left = list(readings)
         super().__init__()
 
     def _read(self):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,29 +91,21 @@ def _nothing(messages: list[dict[str, str]]) -> str:
 
 def rows(lines: list[str], folder: str, options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     """The rows in the order of the lines; what there was no time for says so."""
-    started, lock = time.monotonic(), threading.Lock()
-    left, done = list(lines), dict[str, tuple[str, ...]]()
+    started, free = time.monotonic(), queue.SimpleQueue[int]()
+    for lane in range(options.lanes):
+        free.put(lane)
 
-    def lane(number: int) -> None:
-        while True:
-            with lock:
-                late = time.monotonic() - started + options.budget + _ENDS_S > options.within
-                if late or not left:
-                    return
-                line = left.pop(0)
-            row = session_row(line, folder, options, number)
-            with lock:
-                done[line] = row
-                print(_line(row), flush=True)
+    def row_of(line: str) -> tuple[str, ...]:
+        if time.monotonic() - started + options.budget + _ENDS_S > options.within:
+            return f"`perf-advisor {line}`", *("",) * (len(HEADER) - 2), "no time was left"
+        lane = free.get()
+        row = session_row(line, folder, options, lane)
+        free.put(lane)
+        print(_line(row), flush=True)
+        return row
 
-    threads = [threading.Thread(target=lane, args=(number,)) for number in range(options.lanes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    nothing = ("",) * (len(HEADER) - 2)
-    for line in lines:
-        yield done.get(line, (f"`perf-advisor {line}`", *nothing, "no time was left"))
+    with ThreadPoolExecutor(options.lanes) as lanes:
+        yield from lanes.map(row_of, lines)
 
 
 def _line(row: tuple[str, ...]) -> str:

@@ -19,23 +19,18 @@ def stack(tmp_path: Path, *calls: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "library", ["site-packages/huggingface_hub/utils/_http.py", "python3.11/ssl.py", "site-packages/requests/api.py"]
+    ("library", "hinted", "shows"),
+    [
+        *[
+            (library, "network", False)
+            for library in ("site-packages/huggingface_hub/utils/_http.py", "ssl.py", "site-packages/requests/api.py")
+        ],
+        ("multiprocessing/popen_fork.py", "a process that it had started", True),
+        ("site-packages/torch/multiprocessing/spawn.py", "a process that it had started", True),
+        ("threading.py", HINT, True),
+    ],
 )
-def test_a_process_that_waits_for_another_machine_says_so_in_two_lines(tmp_path, library):
-    hint, details = advice(stack(tmp_path, f'  File "/usr/lib/{library}", line 5 in get'), HINT)
-    assert "network" in hint
-    assert not details
-
-
-@pytest.mark.parametrize("library", ["multiprocessing/popen_fork.py", "site-packages/torch/multiprocessing/spawn.py"])
-def test_a_process_that_waits_for_one_of_its_own_says_so_and_shows_where(tmp_path, library):
+def test_what_a_process_waits_for_is_told_and_its_calls_where_they_help(tmp_path, library, hinted, shows):
     hint, details = advice(stack(tmp_path, f'  File "/usr/lib/python3.11/{library}", line 5 in wait'), HINT)
-    assert "a process that it had started" in hint
-    assert "train.py" in details
-
-
-def test_a_process_that_hangs_elsewhere_shows_where(tmp_path):
-    hint, details = advice(stack(tmp_path, '  File "/usr/lib/python3.11/threading.py", line 5 in wait'), HINT)
-    assert hint == HINT
-    assert "train.py" in details
-    assert "threading.py" in details
+    assert hinted in hint
+    assert ("train.py" in details) is (library in details) is shows

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from advisor.proof.convergence import Convergence, Curve, Learning, band
+from advisor.proof.convergence import Convergence, Learning, band, windows
 
 
 def falling(end, *, start=2.0, steps=100, noise=0.0):
-    return Curve(tuple(start + (end - start) * step / steps + noise * (-1) ** step for step in range(steps)))
+    return tuple(start + (end - start) * step / steps + noise * (-1) ** step for step in range(steps))
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_the_ends_of_pairs_of_one_seed_decide(plain, tuned, verdict):
 
 
 def test_losses_that_are_no_numbers_have_diverged():
-    broken = Curve((*falling(1.0).losses[:-1], math.nan))
+    broken = (*falling(1.0)[:-1], math.nan)
     found = Convergence((falling(1.0),), (broken,), 1.0)
     assert found.verdict is Learning.DIVERGED
     assert not found.verdict.is_fine
 
 
 def test_windows_and_the_band_over_seeds():
-    assert len(falling(1.0).windows) == 10
-    assert Curve((3.0, 1.0)).windows == [3.0, 1.0]
-    assert band([Curve((3.0, 1.0)), Curve((1.0, 2.0))]) == [(1.0, 2.0, 3.0), (1.0, 1.5, 2.0)]
+    assert len(windows(falling(1.0))) == 10
+    assert windows((3.0, 1.0)) == [3.0, 1.0]
+    assert band([(3.0, 1.0), (1.0, 2.0)]) == [(1.0, 2.0, 3.0), (1.0, 1.5, 2.0)]

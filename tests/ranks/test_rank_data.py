@@ -1,5 +1,6 @@
 """What one rank of a trial refuses of its data: a stand-in for the others tells what they have, nothing is sent."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +36,7 @@ def refused(folder, monkeypatch, name, *, count, others):
     target = TargetSpec(f"target.py:{name}", str(folder), device="cpu")
     spec = TrialSpec("t", target, {"parallel.strategy": "ddp"}, 0.1, 0.2, 60.0, "", world=World(count))
     with pytest.raises(TargetError) as error:
-        RankTrial(spec, SimpleNamespace(send=lambda message: None)).run()
+        RankTrial(spec, SimpleNamespace(send=lambda message: None), math.inf).run()
     return str(error.value), error.value.hint
 
 

@@ -11,7 +11,7 @@ from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profi
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
 
-from advisor.recipe import HEADINGS, Recipe, card_section
+from advisor.recipe import HEADINGS, Recipe, card, section_of
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics
 from advisor.step.step import mover_of
@@ -53,7 +53,7 @@ def test_the_sessions_here_ask_every_recipe():
 @every_recipe
 def test_a_card_has_every_heading_and_fits_the_screen(recipe):
     for heading in HEADINGS:
-        assert len(card_section(recipe, heading)) > 20, heading
+        assert len(section_of(card(recipe), heading)) > 20, heading
     assert recipe.title
     assert not recipe.title.endswith(".")
 

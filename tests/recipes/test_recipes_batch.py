@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from exported_module import module_of
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts, sgd_facts
+from facts import GIB, adamw_facts, gpu_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
@@ -21,7 +21,6 @@ from advisor.records import (
     Candidate,
     Latency,
     Mode,
-    Numerics,
     Outcome,
     TargetSpec,
     TrialRecord,
@@ -44,56 +43,6 @@ def test_every_kind_of_data_gets_the_new_batch_size(data):
     changed = components_of(loop, torch.device("cpu"), CATALOG, {"data.batch_size": 8})
     images, labels = next(iter(changed.data)) if data == "loader" else changed.data
     assert len(images) == len(labels) == changed.batch_size == 8
-
-
-def test_batch_sizes_double_from_the_present_one():
-    assert proposed("batch_size", gpu_facts())[:4] == [64, 128, 256, 512]
-    assert proposed("batch_size", gpu_facts(mode=Mode.INFER))[-1] == 256 * 32
-    assert CATALOG["batch_size"].numerics_of(64, Mode.TRAIN) is Numerics.CHANGED
-    assert CATALOG["batch_size"].numerics_of(64, Mode.INFER) is Numerics.CHANGED
-
-
-def test_a_batch_is_not_larger_than_the_dataset():
-    assert proposed("batch_size", gpu_facts(loader=loader_facts(length=5))) == [64, 128]
-    assert "smaller than two batches" in reason("batch_size", gpu_facts(loader=loader_facts(length=1)))
-
-
-def test_a_batch_that_cannot_fit_is_left_out():
-    profile = profile_facts(flops_per_step=10**14)
-    assert proposed("batch_size", gpu_facts(profile=profile, device_memory_bytes=400 * 10**9)) == [64, 128]
-    assert "not to fit" in reason("batch_size", gpu_facts(profile=profile, device_memory_bytes=10**11))
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"resizable_batch": False}, "cannot be resized"),
-        (
-            {"resizing_problem": "the batch cannot be resized: its samples are packed"},
-            "samples are packed; give a callable",
-        ),
-        ({"loader": loader_facts(custom_batch_sampler=True, batch_size=None)}, "batch sampler of its own"),
-        ({"loader": loader_facts(batch_size=None)}, "whole batches"),
-        ({"batch_size": None}, "does not show its size"),
-    ],
-)
-def test_a_batch_size_that_cannot_change_is_skipped(changes, expected):
-    assert expected in reason("batch_size", cpu_facts(**changes))
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        (gpu_facts(), "4 times the learning rate (linear scaling)"),
-        (gpu_facts(optimizer=adamw_facts()), "2 times the learning rate (square-root scaling)"),
-    ],
-)
-def test_the_reason_says_what_a_larger_batch_asks_for(facts, expected):
-    text = CATALOG["batch_size"].why(facts, 128)
-    assert expected in text
-    assert "With 128 samples in place of 32" in text
-    assert "warm-up" in text
-    assert "weight decay" in text
 
 
 # --- the sweep ------------------------------------------------------------------------------------------------
@@ -246,20 +195,6 @@ def test_the_code_makes_one_update_of_several_batches():
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-def test_accumulation_needs_an_update_to_share():
-    assert proposed("grad_accumulation", gpu_facts(profile=profile_facts())) == [2, 4, 8]
-    small = profile_facts(phases={"forward": 50.0, "backward": 49.0, "optimizer": 1.0})
-    assert "1.0 % of the step" in reason("grad_accumulation", gpu_facts(profile=small))
-    assert "training only" in reason("grad_accumulation", gpu_facts(mode=Mode.INFER))
-
-
-@pytest.mark.parametrize("other", [{"step.cuda_graph": True}, {"compile.mode": "reduce-overhead"}])
-def test_recorded_steps_cannot_add_up(other):
-    assert "step.accumulate" in CATALOG.conflict({"step.accumulate": 2, **other})
-    assert CATALOG.conflict({"step.accumulate": 1, **other}) is None
-    assert CATALOG.conflict({"step.accumulate": 2, "compile.mode": "default"}) is None
-
-
 # --- optimizers of another class ------------------------------------------------------------------------------
 
 
@@ -320,41 +255,6 @@ def test_timms_optimizers_take_over_the_groups(cls, value):
     assert losses[-1] < losses[0]
     facts = gpu_facts(batch_size=8192, optimizer=sgd_facts() if value == "lars" else adamw_facts())
     assert proposed("large_batch_optimizer", facts) == [value]
-
-
-def test_layer_rates_are_for_large_batches_only():
-    assert "yours has 32" in reason("large_batch_optimizer", gpu_facts())
-    assert "the size of yours is open" in reason("large_batch_optimizer", gpu_facts(batch_size=None))
-    rmsprop = gpu_facts(batch_size=8192, optimizer=sgd_facts(name="RMSprop"))
-    assert "not of RMSprop" in reason("large_batch_optimizer", rmsprop)
-    assert "no optimizer" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=None))
-
-
-def test_less_state_is_tried_where_the_state_is_large():
-    optimizer = adamw_facts(state_bytes=30 * GIB)
-    large = gpu_facts(optimizer=optimizer, parameter_bytes=15 * GIB)
-    assert proposed("optimizer_memory", large)[0] == "adafactor"
-    assert "50 % of the memory" in CATALOG["optimizer_memory"].why(large, "adafactor")
-    beside_activations = replace(large, peak_allocated_bytes=300 * GIB)
-    assert reason("optimizer_memory", beside_activations).startswith("the optimizer's state is 10 % of the memory")
-    assert "not of SGD" in reason("optimizer_memory", gpu_facts())
-    two = gpu_facts(optimizer=replace(optimizer, name="Adam + Adam"), parameter_bytes=15 * GIB)
-    assert "only the state of a single Adam or AdamW can be made smaller, not of Adam + Adam" in reason(
-        "optimizer_memory", two
-    )
-
-
-def test_an_optimizer_that_has_made_steps_is_not_exchanged():
-    begun = adamw_facts(state_bytes=30 * GIB, made_steps=True)
-    assert "has made steps" in reason("optimizer_memory", gpu_facts(optimizer=begun, parameter_bytes=15 * GIB))
-    assert "has made steps" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=begun))
-
-
-@pytest.mark.parametrize("other", [{"optimizer.implementation": "fused"}, {"compile.optimizer": True}])
-@pytest.mark.parametrize("setting", [{"optimizer.state": "adafactor"}, {"optimizer.class": "lamb"}])
-def test_another_class_does_not_go_with_what_is_about_the_present_one(setting, other):
-    assert CATALOG.conflict({**setting, **other})
-    assert CATALOG.conflict({**setting, "optimizer.implementation": "default", "step.cuda_graph": False}) is None
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ import pickle
 import pytest
 import torch
 import torchvision
-from facts import cpu_facts
-from model_structures import applied, coded, proposed
+from model_structures import applied, coded
 from proposals import CATALOG
 from torch import nn
 
 from advisor.recipe.contract import torch_is_older
-from advisor.records import Mode, Numerics
 from advisor.step.checkpointing import checkpoints_itself
 
 
@@ -193,24 +191,6 @@ def test_a_memory_budget_is_the_compilers(way):
     finally:
         applied("checkpointing", "none", Stacked())
     assert config.activation_memory_budget == 1.0
-
-
-def test_checkpointing_is_proposed_for_repeated_blocks():
-    facts = cpu_facts(repeated_blocks=(("Block", 12),))
-    assert proposed("checkpointing", facts) == ["blocks"]
-    assert "repeats Block 12 times" in CATALOG["checkpointing"].why(facts, "blocks")
-    assert "repeats no block" in proposed("checkpointing", cpu_facts())
-    assert "applies to training" in proposed("checkpointing", cpu_facts(mode=Mode.INFER))
-    compiled = cpu_facts(repeated_blocks=(("Block", 12),), current={"compile.mode": "default"})
-    assert proposed("checkpointing", compiled) == ["blocks", "budget-0.5"]
-    on = cpu_facts(repeated_blocks=(("Block", 12),), current={"memory.activation_checkpointing": "blocks"})
-    assert proposed("checkpointing", on) == ["none"]
-    recipe = CATALOG["checkpointing"]
-    assert recipe.accepts("budget-0.3")
-    assert not any(map(recipe.accepts, ("budget-0", "budget-1", "budget-", "budget-x", "budget-0.5.5", 0.5)))
-    assert recipe.numerics_of("blocks", Mode.TRAIN) is Numerics.EXACT
-    assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})
-    assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
 
 
 @pytest.fixture

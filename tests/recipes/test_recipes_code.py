@@ -1,10 +1,11 @@
-"""The code that a recipe shows, run: it does what the setting does, to the objects, the process and the step."""
+"""What a recipe does to the objects, the process, the plan and the step; and that the code which it shows does so."""
 
 import pytest
 import torch
+from exported_module import plain_losses
 from process_state import process_state, state_put_back
 from proposals import CATALOG
-from recipe_workload import components, refusal, run_code
+from recipe_workload import components, mode_for, refusal, run_code
 from test_recipes_kept_promises import Net
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,7 +19,7 @@ from advisor.step.tuning import apply_settings
 pytestmark = pytest.mark.usefixtures("flags_kept")
 # Compared in tests of their own: a part of the loop though `apply` is overridden; from timm; for
 # Hugging Face decoders.
-OWN_WAY = {*("control", "eval_no_grad", "gpu_prefetch", "host_sync", "large_batch_optimizer", "sdpa"), "training_cache"}
+OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "large_batch_optimizer", "training_cache"}
 
 
 # --- objects and process --------------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ def is_compared(recipe):
     environment starts Python anew, what compiles is in the tier for that. The code for a loader is the call that makes
     it, with ``...`` for the arguments that stay.
     """
-    own_way = recipe.stage is Stage.GLOBAL or type(recipe).apply is not Recipe.apply
+    own_way = recipe.stage is Stage.GLOBAL or recipe.calls or type(recipe).apply is not Recipe.apply
     changes_objects = own_way and recipe.id not in OWN_WAY
     apart = recipe.stage in (Stage.ENVIRONMENT, Stage.DATA)
     return changes_objects and not recipe.expensive and not recipe.package and not apart
@@ -162,3 +163,63 @@ def test_the_code_of_no_change_changes_nothing(recipe_id):
     assert (names["model"], names["optimizer"], names["loader"]) == (workload.model, workload.optimizer, workload.data)
     assert process_state() == before
     assert_equal(workload.model.state_dict(), components().model.state_dict())
+
+
+# --- the plan and the process --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", [one for one in CATALOG if one.plan_field], ids=lambda recipe: recipe.id)
+def test_the_plan_says_how_the_step_runs(recipe):
+    for value in recipe.examples:
+        workload = components(mode_for(recipe))
+        if not refusal(recipe, value, workload):
+            wanted = "none" if value == "contiguous" else value
+            assert getattr(workload.plan, recipe.plan_field) == wanted
+
+
+def applied(recipe_id, value):
+    recipe = CATALOG[recipe_id]
+    workload = components(mode_for(recipe))
+    recipe.apply(workload, value)
+    return workload
+
+
+@pytest.mark.parametrize("value", ["high", "medium"])
+def test_tf32_sets_both_switches(value):
+    torch.backends.cudnn.allow_tf32 = False
+    applied("tf32", value)
+    assert torch.get_float32_matmul_precision() == value
+    assert torch.backends.cudnn.allow_tf32
+    applied("tf32", "highest")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_channels_last_changes_the_weights_strides():
+    workload = applied("channels_last", "channels_last")
+    weight = workload.model.conv.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    CATALOG["channels_last"].apply(workload, "contiguous")
+    assert workload.model.conv.weight.is_contiguous()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW, None])
+def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
+    mode = Mode.TRAIN if optimizer_class else Mode.INFER
+    workload = components(mode, "cuda")
+    if optimizer_class:
+        workload.optimizer = optimizer_class(workload.model.parameters(), lr=0.01)
+    graphed = run_code(CATALOG["step_graph"], True, workload)
+    torch.cuda.synchronize()
+    eager = components(mode, "cuda")
+    if optimizer_class is None:
+        with torch.no_grad():
+            torch.testing.assert_close(graphed["static_output"], eager.model(graphed["inputs"]))
+        return
+    optimizer = optimizer_class(eager.model.parameters(), lr=0.01)
+    # Three steps to warm up and one replay; recording runs nothing.
+    plain_losses(eager.model, optimizer, [(graphed["inputs"], graphed["targets"])] * 4)
+    # By their outputs: the bias before the batch norm has no gradient but rounding, which AdamW makes full steps of.
+    have, want = graphed["model"](graphed["inputs"]), eager.model(graphed["inputs"])
+    torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)

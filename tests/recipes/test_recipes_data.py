@@ -1,12 +1,11 @@
-"""Batches on their way to the device: copied ahead, without blocking, from pinned memory."""
+"""Loaders: their workers, and batches on their way to the device, copied ahead from pinned memory."""
 
 import copy
 
 import pytest
 import torch
-from facts import gpu_facts, loader_facts, profile_facts
-from loaders import LOADERS, Numbers, every_loader, first_tensor, samples_of
-from proposals import proposed, reason
+from loaders import LOADERS, Numbers, applied, every_loader, first_tensor, samples_of
+from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -57,28 +56,33 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
 
 
-def test_copying_ahead_is_tried_where_copies_show():
-    assert proposed("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts())) == [True]
+# --- workers ------------------------------------------------------------------------------------------------------
 
 
-def test_copies_that_do_not_block_need_pinned_memory():
-    assert proposed("non_blocking", gpu_facts(loader=loader_facts(pin_memory=True))) == [True]
-    assert "pin_memory tries both" in reason("non_blocking", gpu_facts(loader=loader_facts()))
-    assert "DataLoader" in reason("non_blocking", gpu_facts())
+def test_workers_get_their_options():
+    assert applied("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5
+    assert applied("persistent_workers", True, LOADERS["map-style"]()).persistent_workers is True
+    assert "persistent_workers=True" in CATALOG["persistent_workers"].code(True)
+    assert CATALOG["num_workers"].code(8) == "loader = torch.utils.data.DataLoader(..., num_workers=8)\n"
 
 
-@pytest.mark.parametrize("recipe_id", ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size"])
-def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
-    loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")
-    facts = gpu_facts(loader=loader, current={"data.num_workers": 0})
-    assert reason(recipe_id, facts) == "Mine reads from an iterator"
+@pytest.mark.parametrize("stay", [True, False])
+def test_more_workers_live_on_between_epochs_as_the_present_ones_do(stay):
+    changed = applied("num_workers", 2, DataLoader(Numbers(), num_workers=1, persistent_workers=stay))
+    assert (changed.num_workers, changed.persistent_workers) == (2, stay)
 
 
-def test_an_iterable_dataset_gets_the_workers_that_it_is_made_for():
-    waits = profile_facts(step_ms=100.0, phases={"data wait": 90.0, "forward": 10.0})
+@pytest.mark.process
+@every_loader
+def test_every_kind_of_loader_yields_the_same_samples(kind):
+    loader = LOADERS[kind]()
+    for recipe_id, value in {"prefetch": 3, "persistent_workers": True}.items():
+        loader = applied(recipe_id, value, loader)
+    assert loader.num_workers == 1
+    assert samples_of(loader) == [float(number) for number in range(10)]
 
-    def values(**changes):
-        return proposed("num_workers", gpu_facts(loader=loader_facts(iterable_dataset=True, **changes), profile=waits))
 
-    assert values() == [1]
-    assert values(divides_samples=True)[:2] == [1, 2]
+@pytest.mark.parametrize(("recipe_id", "value"), [("prefetch", 4), ("persistent_workers", True)])
+def test_a_loader_without_workers_is_left_alone(recipe_id, value):
+    loader = DataLoader(Numbers(), batch_size=4)
+    assert applied(recipe_id, value, loader) is loader

@@ -137,7 +137,7 @@ def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
     assert found == expected
 
 
-@pytest.mark.parametrize("recipe_id", ["create_on_device", "host_sync", "eval_no_grad"])
+@pytest.mark.parametrize("recipe_id", ["create_on_device", "eval_no_grad"])
 def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
     assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"
     phases = profile_facts(phases_alone=True)

@@ -3,15 +3,13 @@ import warnings
 
 import pytest
 import torch
-from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
-from proposals import proposed, reason
 from torch import nn
 
 from advisor.python.file import python_source
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Profile, SyncPlace
+from advisor.records import Mode, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.draws import Feed
@@ -49,61 +47,6 @@ def train_step(loss=None, model=None, **plan):
 
 
 # --- which values are tried -----------------------------------------------------------------------------------
-
-
-def test_bad_habits_are_priced_where_the_loop_is_good():
-    facts = gpu_facts(loader=loader_facts())
-    assert proposed("loss_sync", facts) == ["every_step", "accumulated"]
-    assert proposed("empty_cache", facts) == ["every_step", "every_step_with_del"]
-    assert proposed("debug_off", facts) == ["anomaly", "profiler", "nvtx"]
-    assert all(CATALOG[name].habit for name in ("loss_sync", "empty_cache", "debug_off", "host_sync", "eval_no_grad"))
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "key", "bad", "good"),
-    [
-        ("loss_sync", "loop.loss_item", "every_step", "never"),
-        ("empty_cache", "loop.empty_cache", "every_step", "never"),
-        ("debug_off", "debug.switches", "anomaly", "none"),
-    ],
-)
-def test_the_good_way_is_measured_where_the_loop_has_the_bad_habit(recipe_id, key, bad, good):
-    facts = gpu_facts(current={key: bad})
-    candidates = CATALOG.propose(facts, only=[recipe_id]).candidates
-    assert bad not in [candidate.value for candidate in candidates]
-    assert [candidate.value for candidate in candidates if candidate.already_on] == [good]
-
-
-def test_what_needs_a_gpu_is_left_out_on_the_cpu():
-    for recipe_id in ("loss_sync", "empty_cache", "host_sync"):
-        assert "needs a CUDA GPU" in reason(recipe_id, cpu_facts())
-    assert proposed("debug_off", cpu_facts()) == ["anomaly", "profiler"]
-
-
-def test_anomaly_detection_does_nothing_where_nothing_is_recorded():
-    assert proposed("debug_off", cpu_facts(mode=Mode.INFER)) == ["anomaly", "profiler"]
-    assert proposed("debug_off", cpu_facts(mode=Mode.INFER, current={"infer.grad": "no_grad"})) == ["profiler"]
-
-
-def test_anomaly_detection_cannot_be_captured():
-    recipe = CATALOG["debug_off"]
-    assert "cannot be captured" in recipe.conflict("anomaly", {"step.cuda_graph": True})
-    assert recipe.conflict("profiler", {"step.cuda_graph": True}) is None
-    assert recipe.conflict("anomaly", {"step.cuda_graph": False}) is None
-
-
-def test_the_lines_that_wait_are_listed_with_their_cost():
-    places = (
-        SyncPlace("train.py", 41, "if loss.item() > 3:", 1.0, 1.5),
-        SyncPlace("model.py", 7, "index = mask.nonzero()", 2.0, 0.25),
-        SyncPlace("", 0, "the backward pass", 1.0, None),
-    )
-    text = reason("host_sync", gpu_facts(profile=profile_facts(sync_places=places)))
-    assert text.startswith("3 lines make the host wait, 1.75 ms a step, and only you can rewrite them: ")
-    assert "train.py:41 `if loss.item() > 3:` 1.50 ms; model.py:7 `index = mask.nonzero()` 0.25 ms in 2 calls" in text
-    assert text.endswith("the backward pass for an unknown time")
-    many = tuple(SyncPlace("a.py", line, "x.item()", 1.0, 1.0) for line in range(1, 9))
-    assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=many))).endswith("and 3 more")
 
 
 # --- how a step obeys -----------------------------------------------------------------------------------------

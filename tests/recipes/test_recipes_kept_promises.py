@@ -32,16 +32,12 @@ OF_ADAM = ("compile_optimizer", "optimizer_memory")
 # What cannot run here, and how that is said.
 IMPOSSIBLE = {
     ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
-    ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
     ("large_batch_optimizer", "lars"): "timm is not installed",
     ("optimizer_memory", "adafactor"): "it takes the place of Adam or AdamW, not of SGD",
-    ("sdpa", "cudnn"): "No viable backend for scaled_dot_product_attention",
-    ("sdpa", "efficient"): "No viable backend for scaled_dot_product_attention",
     ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
     ("step_graph", "around_loss"): "step.cuda_graph needs a CUDA GPU",
 }
-CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
-OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True), ("step_graph", "around_loss")}
+OF_A_GPU = {("step_graph", True), ("step_graph", "around_loss")}
 # With generated code on the CPU: tests/loops, and tests/recipes/compile, where the others are traced.
 COMPILED_ELSEWHERE = ("compile", "compile_dynamic", "compile_optimizer", "compile_scope", "cpu_freeze")
 COMPILES = (pytest.mark.compile, pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"))
@@ -117,7 +113,7 @@ without = functools.cache(run)
 
 def cases(device="cpu"):
     """Each recipe with each of its values in each of its modes, as far as they can run on any machine of this kind."""
-    impossible = OF_A_GPU if device == "cpu" else {case for case in IMPOSSIBLE if case not in OF_A_GPU} | CUDA_CANNOT
+    impossible = OF_A_GPU if device == "cpu" else IMPOSSIBLE.keys() - OF_A_GPU
     for recipe in CATALOG:
         if device == "cuda" and (device not in recipe.devices or recipe.stage is Stage.ENVIRONMENT):
             continue

@@ -2,11 +2,9 @@
 
 import copy
 import warnings
-from dataclasses import replace
 
 import pytest
 import torch
-from facts import cpu_facts, gpu_facts
 from model_structures import (
     Branch,
     DataDependent,
@@ -19,14 +17,12 @@ from model_structures import (
     every_way,
     inspected,
     made,
-    proposed,
     scrambled,
     unread,
 )
-from proposals import CATALOG
 from torch import nn
 
-from advisor.records import Mode, Numerics
+from advisor.records import Mode
 from advisor.step.conv_bias import removable_biases
 from advisor.step.fold_norm import is_foldable
 from advisor.step.pairs import layers_in_a_row
@@ -159,19 +155,6 @@ def test_layers_with_computed_weights_are_not_folded(wrap):
 
 
 # --- what is proposed -----------------------------------------------------------------------------------------
-
-
-def test_norm_recipes_are_proposed_where_pairs_are():
-    facts = cpu_facts()
-    assert "no convolution with a bias" in proposed("conv_bias", facts)
-    paired = replace(facts, workload=replace(facts.workload, biased_conv_norm_pairs=2))
-    assert proposed("conv_bias", paired) == [False]
-    assert "2 convolutions have a bias" in CATALOG["conv_bias"].why(paired, False)
-    assert "applies to inference" in proposed("fold_norm", paired)
-    infer = gpu_facts(mode=Mode.INFER)
-    assert "no convolution or linear layer" in proposed("fold_norm", infer)
-    assert proposed("fold_norm", replace(infer, workload=replace(infer.workload, conv_norm_pairs=1))) == [True]
-    assert CATALOG["fold_norm"].numerics_of(True, Mode.INFER) is Numerics.CLOSE
 
 
 def test_pairs_are_facts():

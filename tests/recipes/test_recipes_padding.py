@@ -5,13 +5,9 @@ import pickle
 
 import pytest
 import torch
-from facts import cpu_facts, gpu_facts
-from model_structures import applied, every_way, inspected, proposed
-from proposals import CATALOG
+from model_structures import applied, every_way, inspected
 from torch import nn
 from torch.nn import functional
-
-from advisor.records import Mode, Numerics
 
 
 class Decoder(nn.Module):
@@ -84,19 +80,6 @@ def test_a_padded_model_can_be_compiled_and_traced():
     torch.testing.assert_close(compiled(tokens), model(tokens))
     traced = torch.fx.symbolic_trace(model)
     torch.testing.assert_close(traced(tokens), model(tokens))
-
-
-def test_padding_is_proposed_where_outputs_are_off_the_multiple():
-    facts = gpu_facts(capability=(9, 0), paddable_outputs=((8, 1, 50257), (64, 1, 50257)))
-    assert proposed("pad_dims", facts) == [8, 64]
-    assert "50,257 outputs" in CATALOG["pad_dims"].why(facts, 64)
-    assert "no linear layer" in proposed("pad_dims", gpu_facts(capability=(9, 0)))
-    old = gpu_facts(capability=(6, 1), paddable_outputs=((8, 1, 50257),))
-    assert "6.1 has no tensor cores" in proposed("pad_dims", old)
-    assert "needs a CUDA GPU" in proposed("pad_dims", cpu_facts())
-    assert CATALOG.conflict({"model.pad_to_multiple": 8, "precision.quantize": "int8wo"})
-    assert CATALOG["pad_dims"].numerics_of(8, Mode.TRAIN) is Numerics.CLOSE
-    assert CATALOG["pad_dims"].numerics_of(8, Mode.INFER) is Numerics.CLOSE
 
 
 def test_outputs_to_pad_are_facts():

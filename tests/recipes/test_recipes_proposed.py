@@ -1,168 +1,281 @@
-"""When a recipe is proposed, with which values, and in which order."""
+"""What recipes propose for a workload, or why they propose nothing; what they say of it, and what conflicts."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
-from facts import CONV, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
+from facts import CONV, GIB, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
 
-from advisor.records import Hardware, Mode, Numerics
+from advisor.records import Hardware, Mode, Place
+
+INFER = {"mode": Mode.INFER}
+EMBEDDING = {"families": {"embedding": 1}}
+CALLS_NOTHING = profile_facts()
+BF16, FLOAT16 = {"precision.autocast": "bfloat16"}, {"precision.autocast": "float16"}
+BLOCKS = {"repeated_blocks": (("GPT2Block", 12),)}
+CHEAP_LOSS = profile_facts(phases={"forward": 99.99, "loss": 0.01})
+HEAVY = profile_facts(flops_per_step=10**14)
+LARGE_STATE = {"optimizer": adamw_facts(state_bytes=30 * GIB), "parameter_bytes": 15 * GIB}
+VERY_LARGE_BATCH = {"batch_size": 8192}
+PADDABLE = {"paddable_outputs": ((8, 1, 50257), (64, 1, 50257))}
+SIX_CORES = Hardware(host(usable_cores=6))
+# The Trainer of a script gets only what its arguments can say.
+ARGUMENTS = {"trainer": "transformers", "places": (Place("arguments", "train.py", 3, 0, 3, 9),)}
 
 
-def test_a_captured_step_promises_the_same_numbers_in_inference_only():
-    assert CATALOG["step_graph"].numerics_of(True, Mode.TRAIN) is Numerics.CLOSE
-    assert CATALOG["step_graph"].numerics_of(True, Mode.INFER) is Numerics.EXACT
+def rmsprop(**changes):
+    return sgd_facts(name="RMSprop", **changes)
 
 
-def test_tf32_needs_ampere_and_float32_products():
-    assert proposed("tf32", gpu_facts()) == ["high", "medium"]
-    assert "7.5 has no TensorFloat-32" in reason("tf32", gpu_facts(capability=(7, 5)))
-    assert "no parameter is in float32" in reason("tf32", gpu_facts(parameter_dtypes=("bfloat16",)))
-    assert "no linear" in reason("tf32", gpu_facts(families={"embedding": 1}))
-    assert "autocast" in reason("tf32", gpu_facts(current={"precision.autocast": "bfloat16"}))
+def with_peaks(allocated, reserved=None, **workload):
+    return replace(gpu_facts(**workload), peak_allocated_bytes=allocated, peak_reserved_bytes=reserved)
 
 
-def test_float32_products_in_bfloat16_need_amx():
-    assert proposed("tf32", cpu_facts()) == ["medium"]
-    without = Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))
-    assert "has no AMX units" in reason("tf32", cpu_facts(hardware=without))
-    assert CATALOG["tf32"].rounding("medium") == 2.0**-8
-    assert CATALOG["tf32"].numerics_of("medium", Mode.TRAIN) is Numerics.CLOSE
-    assert CATALOG.expected_gain("tf32", cpu_facts(), "medium") > 1.1
-    assert CATALOG.expected_gain("tf32", cpu_facts(), "high") == 1.0
+def with_loader(make=gpu_facts, **loader):
+    return make(loader=loader_facts(**loader))
 
 
-def test_channels_last_follows_the_convolutions():
-    assert proposed("channels_last", cpu_facts()) == ["channels_last"]
-    assert proposed("channels_last", gpu_facts(families={"conv3d": 2})) == ["channels_last_3d"]
-    assert "no 2-D or 3-D convolution" in reason("channels_last", gpu_facts(families=LINEAR))
-    assert "one format only" in reason("channels_last", gpu_facts(families={**CONV, "conv3d": 1}))
+def waiting(wait_ms, make=gpu_facts, **loader):
+    """A step of 100 ms that waits so long for its loader."""
+    phases = {"data wait": wait_ms, "forward": 100 - wait_ms}
+    return make(loader=loader_facts(**loader), profile=profile_facts(step_ms=100.0, phases=phases))
 
 
-def test_compile_needs_a_compiler(monkeypatch):
-    toolchain = importlib.import_module("advisor.machine.toolchain")
+def present(recipe_id, value, workers=2):
+    """Facts of six cores where a recipe has a value already."""
+    loader = loader_facts(num_workers=workers)
+    return cpu_facts(loader=loader, hardware=SIX_CORES, current={CATALOG[recipe_id].key: value})
+
+
+# A recipe, facts, and the values that it proposes for them, or words of its reason for none.
+PROPOSED = [
+    # precision
+    ("autocast", gpu_facts(own_step=True), ["bfloat16"]),
+    ("autocast", gpu_facts(own_step=True, casts_inside="float16"), "your step has autocast on inside, for float16"),
+    ("tf32", gpu_facts(), ["high", "medium"]),
+    ("tf32", cpu_facts(), ["medium"]),
+    (
+        "tf32",
+        cpu_facts(hardware=Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))),
+        "has no AMX units",
+    ),
+    ("tf32", gpu_facts(capability=(7, 5)), "7.5 has no TensorFloat-32"),
+    ("tf32", gpu_facts(parameter_dtypes=("bfloat16",)), "no parameter is in float32"),
+    ("tf32", gpu_facts(**EMBEDDING), "no linear"),
+    ("tf32", gpu_facts(**EMBEDDING, profile=profile_facts(called=("batched_product",))), ["high", "medium"]),
+    ("tf32", gpu_facts(current=BF16), "autocast"),
+    ("half_weights", gpu_facts(), ["bfloat16"]),
+    ("half_weights", gpu_facts(**INFER), ["bfloat16", "float16"]),
+    ("half_weights", gpu_facts(**INFER, capability=(7, 5)), ["float16"]),
+    ("half_weights", cpu_facts(), ["bfloat16"]),
+    ("half_weights", gpu_facts(capability=(7, 5)), "7.5 has no bfloat16 units"),
+    ("half_weights", gpu_facts(**INFER, capability=(6, 1)), "6.1 has no half-precision tensor cores"),
+    ("half_weights", cpu_facts(hardware=Hardware(host(cpu_features=("avx2",)))), "no fast bfloat16 units"),
+    ("half_weights", gpu_facts(parameter_dtypes=("bfloat16", "float32")), "(they have bfloat16, float32)"),
+    ("half_weights", gpu_facts(parameter_dtypes=()), "there are none"),
+    ("half_weights", gpu_facts(current=BF16), "precision.autocast casts the products to half"),
+    ("half_weights", gpu_facts(own_step=True, casts_inside="float16"), "casts the products to half"),
+    ("deterministic_off", gpu_facts(), "determinism is off already"),
+    # layout and structure
+    ("channels_last", cpu_facts(), ["channels_last"]),
+    ("channels_last", gpu_facts(families={"conv3d": 2}), ["channels_last_3d"]),
+    ("channels_last", gpu_facts(families=LINEAR), "no 2-D or 3-D convolution"),
+    ("channels_last", gpu_facts(families={**CONV, "conv3d": 1}), "one format only"),
+    ("channels_last", gpu_facts(**EMBEDDING, profile=CALLS_NOTHING), "the step"),
+    ("channels_last", gpu_facts(**EMBEDDING, profile=profile_facts(called=("conv2d",))), ["channels_last"]),
+    ("cudnn_benchmark", gpu_facts(**EMBEDDING, profile=CALLS_NOTHING), "the step"),
+    ("cudnn_benchmark", gpu_facts(**EMBEDDING, profile=profile_facts(called=("conv1d",))), [True]),
+    ("conv_bias", cpu_facts(), "no convolution with a bias"),
+    ("conv_bias", cpu_facts(biased_conv_norm_pairs=2), [False]),
+    ("fold_norm", cpu_facts(biased_conv_norm_pairs=2), "applies to inference"),
+    ("fold_norm", gpu_facts(**INFER), "no convolution or linear layer"),
+    ("fold_norm", gpu_facts(**INFER, conv_norm_pairs=1), [True]),
+    ("pad_dims", gpu_facts(**PADDABLE), [8, 64]),
+    ("pad_dims", gpu_facts(), "no linear layer"),
+    ("pad_dims", gpu_facts(**PADDABLE, capability=(6, 1)), "6.1 has no tensor cores"),
+    ("pad_dims", cpu_facts(), "needs a CUDA GPU"),
+    ("checkpointing", cpu_facts(**BLOCKS), ["blocks"]),
+    ("checkpointing", cpu_facts(), "repeats no block"),
+    ("checkpointing", cpu_facts(**INFER), "applies to training"),
+    ("checkpointing", cpu_facts(**BLOCKS, current={"compile.mode": "default"}), ["blocks", "budget-0.5"]),
+    ("checkpointing", cpu_facts(**BLOCKS, current={"memory.activation_checkpointing": "blocks"}), ["none"]),
+    # capturing, and compiling where there is a compiler
+    ("step_graph", gpu_facts(), [True]),
+    ("step_graph", gpu_facts(current=FLOAT16), [True]),
+    ("step_graph", gpu_facts(**INFER, current=FLOAT16), [True]),
+    ("step_graph", gpu_facts(optimizer=adamw_facts()), [True]),
+    ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad")), [True]),
+    ("step_graph", gpu_facts(optimizer=sgd_facts(name="Lion", builtin=False)), [True]),
+    ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad"), own_step=True), "Adagrad counts its steps"),
+    ("step_graph", gpu_facts(**ARGUMENTS), "the Trainer runs the steps"),
+    ("step_graph", gpu_facts(trainer="transformers"), [True]),
+    ("attention_mask", gpu_facts(**ARGUMENTS, empty_masks=1), "data_collator"),
+    ("compile_scope", gpu_facts(**ARGUMENTS), "compiles the whole model"),
+    ("compile", gpu_facts(**ARGUMENTS), list(CATALOG["compile"].examples[1:])),
+    ("compile", cpu_facts(), ["default", "max-autotune-no-cudagraphs"]),
+    ("compile", gpu_facts(), list(CATALOG["compile"].examples[1:])),
+    ("compile", gpu_facts(capability=(6, 1)), "too old for Triton"),
+    ("compile", cpu_facts(torchscript=True), "the model is TorchScript"),
+    ("compile_scope", gpu_facts(torchscript=True), "the model is TorchScript"),
+    ("compile_scope", gpu_facts(capability=(6, 0), **BLOCKS, block_shapes=1), "too old for Triton"),
+    ("compile_scope", gpu_facts(**BLOCKS, block_shapes=4), ["with_loss", "regional", "pointwise"]),
+    ("compile_scope", cpu_facts(**BLOCKS, block_shapes=5), ["with_loss", "pointwise"]),
+    ("compile_scope", cpu_facts(**BLOCKS, block_shapes=1, profile=CHEAP_LOSS), ["regional", "pointwise"]),
+    ("compile_scope", gpu_facts(profile=CHEAP_LOSS), ["pointwise"]),
+    ("compile_scope", gpu_facts(**INFER), ["pointwise"]),
+    ("compile_dynamic", gpu_facts(varying_shapes=True), [True]),
+    ("compile_dynamic", gpu_facts(), "has the same shapes"),
+    ("compile_optimizer", gpu_facts(optimizer=adamw_facts()), [True]),
+    ("compile_optimizer", cpu_facts(), "needs a CUDA GPU"),
+    ("compile_optimizer", gpu_facts(optimizer=None), "no optimizer"),
+    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(implementation="fused")), "fused"),
+    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(tensors=12)), "12 tensors only"),
+    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS")), "not among"),
+    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(name="Lion", builtin=False)), "not among"),
+    ("compile_optimizer", gpu_facts(current=FLOAT16), "GradScaler"),
+    ("cpu_freeze", cpu_facts(**INFER), [True]),
+    ("cpu_freeze", cpu_facts(), "inference only"),
+    ("cpu_freeze", gpu_facts(**INFER), "CPU only"),
+    ("cpu_freeze", cpu_facts(**INFER, **EMBEDDING), "no convolution or linear layer"),
+    # the optimizer
+    ("fused_optimizer", gpu_facts(), ["fused", "for-loop"]),
+    ("fused_optimizer", cpu_facts(), ["fused", "foreach"]),
+    ("fused_optimizer", gpu_facts(optimizer=rmsprop(implementations=("for-loop", "foreach"))), ["for-loop"]),
+    ("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS", implementations=("for-loop",))), "LBFGS has n"),
+    ("fused_optimizer", gpu_facts(optimizer=None), "no optimizer"),
+    ("grad_accumulation", gpu_facts(profile=profile_facts()), [2, 4, 8]),
+    ("grad_accumulation", gpu_facts(profile=profile_facts(phases={"forward": 99.0, "optimizer": 1.0})), "1.0 % of the"),
+    ("grad_accumulation", gpu_facts(**INFER), "training only"),
+    ("grad_accumulation", present("grad_accumulation", 4), [8, 1]),
+    ("grad_accumulation", present("grad_accumulation", 8), [4, 2, 1]),
+    ("large_batch_optimizer", gpu_facts(), "yours has 32"),
+    ("large_batch_optimizer", gpu_facts(batch_size=None), "the size of yours is open"),
+    ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=rmsprop()), "not of RMSprop"),
+    ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=None), "no optimizer"),
+    ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=adamw_facts(made_steps=True)), "has made steps"),
+    ("optimizer_memory", gpu_facts(**LARGE_STATE), ["adafactor"]),
+    ("optimizer_memory", with_peaks(300 * GIB, **LARGE_STATE), "state is 10 % of the memory"),
+    ("optimizer_memory", gpu_facts(), "not of SGD"),
+    ("optimizer_memory", gpu_facts(optimizer=adamw_facts(made_steps=True)), "has made steps"),
+    ("optimizer_memory", gpu_facts(optimizer=adamw_facts(name="Adam + Adam")), "single Adam or AdamW"),
+    # the batch
+    ("batch_size", gpu_facts(), [32 * 2**doubling for doubling in range(1, 9)]),
+    ("batch_size", with_loader(length=5), [64, 128]),
+    ("batch_size", with_loader(length=1), "smaller than two batches"),
+    ("batch_size", gpu_facts(profile=HEAVY, device_memory_bytes=400 * 10**9), [64, 128]),
+    ("batch_size", gpu_facts(profile=HEAVY, device_memory_bytes=10**11), "not to fit"),
+    ("batch_size", cpu_facts(resizable_batch=False), "cannot be resized"),
+    ("batch_size", cpu_facts(resizing_problem="its samples are packed"), "samples are packed; give a callable"),
+    ("batch_size", with_loader(cpu_facts, custom_batch_sampler=True, batch_size=None), "batch sampler of its own"),
+    ("batch_size", with_loader(cpu_facts, batch_size=None), "whole batches"),
+    ("batch_size", cpu_facts(batch_size=None), "does not show its size"),
+    # the input
+    ("num_workers", cpu_facts(), "does not come from a DataLoader"),
+    ("num_workers", cpu_facts(loader=loader_facts(), hardware=Hardware(host(usable_cores=1))), [1]),
+    ("num_workers", cpu_facts(loader=loader_facts(), hardware=SIX_CORES), [6, 4, 2, 1]),
+    ("num_workers", waiting(90.0, cpu_facts), [16, 8, 4, 2, 1]),
+    ("num_workers", waiting(10.0, cpu_facts), [8, 4, 2, 1]),
+    ("num_workers", waiting(1.5, cpu_facts), [1]),
+    ("num_workers", waiting(0.3, cpu_facts), "data wait is 0.3 % of the step"),
+    ("num_workers", waiting(90.0, iterable_dataset=True), [1]),
+    ("num_workers", waiting(90.0, iterable_dataset=True, divides_samples=True), [1, 2, 4, 8, 16]),
+    ("num_workers", with_loader(cpu_facts, iterable_dataset=True, num_workers=2), "shard the dataset"),
+    ("num_workers", present("num_workers", 2), [4, 6, 0]),
+    ("num_workers", present("num_workers", 3, workers=3), [4, 6, 0]),
+    ("num_workers", present("num_workers", 16, workers=16), [6, 4, 2, 1, 0]),
+    ("prefetch", present("prefetch", 4), [8, 2]),
+    ("prefetch", with_loader(cpu_facts, num_workers=4), [4, 8]),
+    ("persistent_workers", with_loader(cpu_facts, num_workers=4, length=20), [True]),
+    ("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts()), [True]),
+    ("non_blocking", with_loader(pin_memory=True), [True]),
+    ("non_blocking", with_loader(), "pin_memory tries both"),
+    ("non_blocking", gpu_facts(), "DataLoader"),
+    *(
+        (recipe_id, with_loader(num_workers=2, copy_problem="it reads from an iterator"), "it reads from an iterator")
+        for recipe_id in ("num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size")
+    ),
+    # habits
+    ("loss_sync", gpu_facts(), ["every_step", "accumulated"]),
+    ("loss_sync", cpu_facts(), "needs a CUDA GPU"),
+    ("empty_cache", with_loader(), ["every_step", "every_step_with_del"]),
+    ("empty_cache", cpu_facts(), "needs a CUDA GPU"),
+    ("debug_off", gpu_facts(), ["anomaly", "profiler", "nvtx"]),
+    ("debug_off", cpu_facts(**INFER), ["anomaly", "profiler"]),
+    ("debug_off", cpu_facts(**INFER, current={"infer.grad": "no_grad"}), ["profiler"]),
+    # the machine
+    ("allocator", gpu_facts(), "not known"),
+    ("allocator", with_peaks(4 * GIB, 8 * GIB), ["expandable_segments", "max_split_size", "cuda_async"]),
+    ("allocator", with_peaks(8 * GIB, 8 * GIB), "no fragmentation"),
+    ("allocator", with_peaks(2**20, 2**24), "no fragmentation"),
+    ("threads", cpu_facts(threads=16), [8]),
+    ("threads", cpu_facts(threads=1, hardware=Hardware(host(physical_cores=1, usable_cores=1))), "nothing else to try"),
+]
+
+
+@pytest.fixture
+def toolchain(monkeypatch):
+    """A machine with compilers, whatever is installed here."""
+    module = importlib.import_module("advisor.machine.toolchain")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
-    assert proposed("compile", cpu_facts()) == ["default", "max-autotune-no-cudagraphs"]
-    assert proposed("compile", gpu_facts()) == list(CATALOG["compile"].examples[1:])
-    assert "too old for Triton" in reason("compile", gpu_facts(capability=(6, 1)))
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/bin/{name}")
+    return module
+
+
+@pytest.mark.usefixtures("toolchain")
+@pytest.mark.parametrize(("recipe_id", "facts", "expected"), PROPOSED)
+def test_what_is_proposed_or_why_nothing_is(recipe_id, facts, expected):
+    if isinstance(expected, list):
+        values = proposed(recipe_id, facts)
+        assert values[:1] == expected if recipe_id == "optimizer_memory" else values == expected
+    else:
+        assert expected in reason(recipe_id, facts)
+
+
+def test_compiling_needs_a_compiler(toolchain, monkeypatch):
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     assert "needs g++" in reason("compile", cpu_facts())
-    assert "needs gcc or clang" in reason("compile", gpu_facts())
+    assert "needs g++" in reason("cpu_freeze", cpu_facts(**INFER))
+    found = gpu_facts(**BLOCKS, varying_shapes=True, families=LINEAR)
+    for recipe_id in ("compile", "compile_scope", "compile_dynamic", "compile_optimizer"):
+        assert "needs gcc or clang" in reason(recipe_id, found)
     monkeypatch.setenv("CXX", "my-compiler")
     monkeypatch.setenv("CC", "my-c")
     assert "$CXX names, my-compiler, is not found" in reason("compile", cpu_facts())
     assert "$CC names, my-c, is not found" in reason("compile", gpu_facts())
 
 
-def test_torchscript_is_not_compiled():
-    assert "the model is TorchScript" in reason("compile", cpu_facts(torchscript=True))
-    assert "the model is TorchScript" in reason("compile_scope", gpu_facts(torchscript=True))
-
-
-def test_one_graph_at_a_time():
-    for mode in ("reduce-overhead", "max-autotune"):
-        assert "CUDA graphs of its own" in CATALOG.conflict({"step.cuda_graph": True, "compile.mode": mode})
-        assert CATALOG.conflict({"step.cuda_graph": False, "compile.mode": mode}) is None
-    captured = {"step.cuda_graph": True, "compile.mode": "default", "precision.autocast": "bfloat16"}
-    assert CATALOG.conflict(captured) is None
-
-
-def test_a_step_with_a_gradient_scaler_is_captured_without_its_update():
-    float16 = {"precision.autocast": "float16"}
-    assert CATALOG["step_graph"].conflict(True, float16) is None
-    assert proposed("step_graph", gpu_facts(current=float16)) == [True]
-    assert proposed("step_graph", gpu_facts(mode=Mode.INFER, current=float16)) == [True]
-
-
-def test_an_optimizer_that_counts_on_the_host_forbids_only_to_capture_a_step_of_ones_own():
-    adagrad = sgd_facts(name="Adagrad")
-    for optimizer in (sgd_facts(), adamw_facts(), adagrad, sgd_facts(name="Lion", builtin=False)):
-        assert proposed("step_graph", gpu_facts(optimizer=optimizer)) == [True]
-    told = reason("step_graph", gpu_facts(optimizer=adagrad, own_step=True))
-    assert told.startswith("Adagrad counts its steps on the host")
-
-
-def test_implementations_other_than_the_default_one():
-    assert proposed("fused_optimizer", gpu_facts()) == ["fused", "for-loop"]
-    assert proposed("fused_optimizer", cpu_facts()) == ["fused", "foreach"]
-    rmsprop = sgd_facts(name="RMSprop", implementations=("for-loop", "foreach"))
-    assert proposed("fused_optimizer", gpu_facts(optimizer=rmsprop)) == ["for-loop"]
-    lbfgs = sgd_facts(name="LBFGS", implementations=("for-loop",))
-    assert "LBFGS has neither" in reason("fused_optimizer", gpu_facts(optimizer=lbfgs))
-    assert "no optimizer" in reason("fused_optimizer", gpu_facts(optimizer=None))
-
-
 @pytest.mark.parametrize(
-    ("recipe_id", "called"),
+    ("recipe_id", "key", "on", "off"),
     [
-        ("cudnn_benchmark", "conv1d"),
-        ("channels_last", "conv2d"),
-        ("channels_last", "conv3d"),
-        ("tf32", "batched_product"),
-        ("sdpa", "attention"),
+        ("deterministic_off", "backends.deterministic", True, False),
+        ("loss_sync", "loop.loss_item", "every_step", "never"),
+        ("empty_cache", "loop.empty_cache", "every_step", "never"),
+        ("debug_off", "debug.switches", "anomaly", "none"),
     ],
 )
-def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
-    families = {"embedding": 1}
-    assert "the step" in reason(recipe_id, gpu_facts(families=families, profile=profile_facts()))
-    assert proposed(recipe_id, gpu_facts(families=families, profile=profile_facts(called=(called,))))
-
-
-@pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1]), (8, [8, 4, 2, 1])])
-def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
-    assert (
-        proposed("num_workers", cpu_facts(loader=loader_facts(), hardware=Hardware(host(usable_cores=cores))))
-        == expected
-    )
-    assert CATALOG["num_workers"].ladder
+def test_what_costs_time_and_is_on_is_measured_off(recipe_id, key, on, off):
+    candidates = CATALOG.propose(gpu_facts(current={key: on}), only=[recipe_id]).candidates
+    assert on not in [candidate.value for candidate in candidates]
+    assert [candidate.value for candidate in candidates if candidate.already_on] == [off]
 
 
 @pytest.mark.parametrize(
-    ("wait_ms", "expected"), [(90.0, [16, 8, 4, 2, 1]), (10.0, [8, 4, 2, 1]), (5.0, [4, 2, 1]), (1.5, [1])]
-)
-def test_no_more_workers_are_tried_than_a_tuned_step_could_use(wait_ms, expected):
-    waits = profile_facts(step_ms=100.0, phases={"data wait": wait_ms, "forward": 100 - wait_ms})
-    facts = cpu_facts(loader=loader_facts(), profile=waits)
-    assert proposed("num_workers", facts) == expected
-
-
-def test_workers_are_not_tried_where_they_cannot_help():
-    waits_little = profile_facts(phases={"data wait": 0.3, "forward": 99.7})
-    assert reason("num_workers", cpu_facts(loader=loader_facts(), profile=waits_little)) == (
-        "data wait is 0.3 % of the step"
-    )
-    assert "does not come from a DataLoader" in reason("num_workers", cpu_facts())
-    several = loader_facts(iterable_dataset=True, num_workers=2)
-    assert "shard the dataset by get_worker_info()" in reason("num_workers", cpu_facts(loader=several))
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "present", "values"),
+    ("recipe_id", "facts", "value", "words"),
     [
-        ("num_workers", 2, [4, 6, 0]),
-        ("num_workers", 3, [4, 6, 0]),
-        ("num_workers", 16, [6, 4, 2, 1, 0]),
-        ("prefetch", 4, [8, 2]),
-        ("grad_accumulation", 4, [8, 1]),
-        ("grad_accumulation", 8, [4, 2, 1]),
+        ("batch_size", gpu_facts(), 128, "in place of 32, start from 4 times the learning rate (linear scaling)"),
+        ("batch_size", gpu_facts(optimizer=adamw_facts()), 128, "from 2 times the learning rate (square-root scaling)"),
+        ("checkpointing", cpu_facts(**BLOCKS), "blocks", "repeats GPT2Block 12 times"),
+        ("compile_scope", gpu_facts(**BLOCKS), "regional", "repeats GPT2Block 12 times"),
+        ("conv_bias", cpu_facts(biased_conv_norm_pairs=2), False, "2 convolutions have a bias"),
+        ("deterministic_off", gpu_facts(), False, "Your program asks for deterministic algorithms"),
+        ("optimizer_memory", gpu_facts(**LARGE_STATE), "adafactor", "50 % of the memory"),
+        ("pad_dims", gpu_facts(**PADDABLE), 64, "50,257 outputs"),
     ],
 )
-def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
-    loader = loader_facts(num_workers=present if recipe_id == "num_workers" else 2)
-    six = Hardware(host(usable_cores=6))
-    facts = cpu_facts(loader=loader, hardware=six, current={CATALOG[recipe_id].key: present})
-    assert proposed(recipe_id, facts) == values
-
-
-def test_threads_other_than_the_present_number():
-    assert proposed("threads", cpu_facts(threads=16)) == [8]
-    many = Hardware(host=host(physical_cores=8, usable_cores=16))
-    busy = cpu_facts(threads=8, hardware=many, loader=loader_facts(num_workers=4))
-    assert proposed("threads", busy) == [12, 16]
-    alone = Hardware(host=host(physical_cores=1, usable_cores=1))
-    assert "nothing else to try" in reason("threads", cpu_facts(threads=1, hardware=alone))
+def test_the_reason_to_try_a_value_has_the_workloads_figures(recipe_id, facts, value, words):
+    assert words in CATALOG[recipe_id].why(facts, value)
 
 
 def beside(foreign_cores):
@@ -195,3 +308,64 @@ def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_
     assert proposed("threads", facts) == ([1] if threads == 2 else [1, 2])
     assert CATALOG["threads"].suits(facts, 1) is suits
     assert not CATALOG["threads"].suits(facts, 2)
+
+
+# --- what does not go together --------------------------------------------------------------------------------
+
+GRAPH, FUSED = {"step.cuda_graph": True}, {"optimizer.implementation": "fused"}
+FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({**GRAPH, "compile.mode": "reduce-overhead"}, "CUDA graphs of its own"),
+        ({**GRAPH, "compile.mode": "max-autotune"}, "CUDA graphs of its own"),
+        ({**GRAPH, "debug.switches": "anomaly"}, "cannot be captured"),
+        ({**GRAPH, "compile.optimizer": True}, "records the step"),
+        ({**GRAPH, "step.accumulate": 2}, "step.accumulate"),
+        ({"compile.mode": "reduce-overhead", "step.accumulate": 2}, "step.accumulate"),
+        ({"compile.mode": "none", "compile.scope": "regional"}, "how the model is compiled"),
+        ({"compile.mode": "max-autotune", "compile.scope": "pointwise"}, "compiles in the mode default"),
+        ({"compile.mode": "none", "memory.activation_checkpointing": "budget-0.5"}, "compile.mode is none"),
+        ({"compile.optimizer": True, **FUSED}, "one kernel"),
+        ({"compile.optimizer": True, **FLOAT16}, "GradScaler"),
+        ({**FROZEN, "infer.grad": "grad"}, "no gradient is recorded"),
+        ({**FROZEN, "compile.scope": "regional"}, "no two blocks"),
+        ({"optimizer.state": "adafactor", **FUSED}, "optimizer.state replaces"),
+        ({"optimizer.state": "adafactor", "compile.optimizer": True}, "optimizer.state replaces"),
+        ({"optimizer.class": "lamb", **FUSED}, "optimizer.class replaces"),
+        ({"optimizer.class": "lamb", "compile.optimizer": True}, "optimizer.class replaces"),
+        ({"precision.weights": "bfloat16", **FLOAT16}, "precision.autocast casts the products to half"),
+        ({"precision.quantize": "int8wo", "precision.float8": "tensorwise"}, "both replace the weights"),
+        ({"precision.quantize": "int8wo", "model.pad_to_multiple": 8}, "take no padding"),
+        ({**FOLDED, "model.conv_bias_before_norm": False}, "a bias again"),
+        ({"data.prefetch_factor": 4, "data.num_workers": 0}, "about workers"),
+        ({"data.persistent_workers": True, "data.num_workers": 0}, "about workers"),
+    ],
+)
+def test_what_does_not_go_together_says_why(settings, words):
+    assert words in CATALOG.conflict(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**GRAPH, "compile.mode": "default", **BF16},
+        {**GRAPH, **FLOAT16},
+        {**GRAPH, "debug.switches": "profiler"},
+        {**GRAPH, "step.accumulate": 1},
+        {**GRAPH, "compile.optimizer": False},
+        {"step.cuda_graph": False, "compile.mode": "max-autotune", "debug.switches": "anomaly"},
+        {"step.accumulate": 2, "compile.mode": "default"},
+        {"compile.optimizer": True, **BF16, "optimizer.implementation": "foreach"},
+        {**FROZEN, "infer.grad": "inference_mode", "compile.mode": "default"},
+        {"optimizer.state": "adafactor", "optimizer.implementation": "default", "step.cuda_graph": False},
+        {"memory.activation_checkpointing": "budget-0.5", "compile.mode": "default"},
+        {"precision.weights": "bfloat16", "precision.autocast": "none"},
+        {"precision.weights": "float32", **FLOAT16},
+        {"data.prefetch_factor": 4, "data.num_workers": 2},
+    ],
+)
+def test_what_goes_together(settings):
+    assert CATALOG.conflict(settings) is None

@@ -19,10 +19,12 @@ from advisor.experiment.events import CombinationMeasured, GoalSet, Ranked, Stac
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
+from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, Objective, Verdict
+from advisor.records import Comparison, Mode, Objective, Verdict
 from advisor.report.document import Listing
+from advisor.report.evidence import sweep_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
@@ -173,8 +175,8 @@ def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
         "ResNet training on 1 x NVIDIA H200: 4 of 8 candidates are measurably faster; nothing that was measured "
         "together is measurably faster."
     )
-    assert "1.001x (0.998–1.004)" in text
-    assert ["How", "measured once"] in table_rows(text, "The settings together")
+    rows = dict(table_rows(text, "The settings together")[2:])
+    assert rows["Speed-up"] == "1.001x (0.998–1.004), same, measured once"
 
 
 # --- all that a measurement can tell --------------------------------------------------------------------------
@@ -224,13 +226,13 @@ def test_another_objective_says_how_it_ranks(catalog):
 def test_the_stack_before_and_after(told):
     rows = {row[0]: row[1:] for row in table_rows(told, "The settings together")}
     assert rows["Step"] == ["26.3 → 13.4 ms (-49 %)"]
-    assert rows["Speed-up"] == ["1.97x (1.96–1.98), in turn with the baseline"]
+    assert rows["Speed-up"] == ["1.97x (1.96–1.98), confirmed in turn with the baseline"]
     assert rows["Energy"] == ["252 mJ → 129 mJ a sample (-49 %)"]
-    assert rows["Efficiency"] == ["17 % of 361 TFLOP/s tf32 → 16 % of 721 TFLOP/s bfloat16"]
 
 
 def test_the_baselines_gpu_and_energy(told):
     rows = {row[0]: row[1] for row in table_rows(told, "Baseline")}
+    assert rows["Step"] == "26.3 ms, ±0.6 % (2 runs)"
     assert rows["Energy"] == "252 mJ a sample, whole GPU"
     assert rows["GPU"] == (
         "61 °C at most, SM clock 1755 (lowest 1710) MHz, 612 W on average; at its power cap; slowed down (software "
@@ -324,3 +326,57 @@ def test_a_long_listing_of_the_page_opens_on_a_click(lines, folded):
     shown = _html_block(Listing("x < 1\n" * lines))
     assert shown.count("x &lt; 1") == lines
     assert shown.startswith(f"<details><summary>{lines} lines</summary><pre>" if folded else "<pre>")
+
+
+# --- batch sizes: the knee, the learning rate, and no more than the trials have shown -------------------------------
+
+BEYOND = "above the latency limit of 20.0 ms"
+OWN = SweepPoint(32, 10.0, 3200.0, 1, own=True)
+
+
+def test_the_sweep_with_its_knee_and_the_advice(told):
+    rows = table_rows(told, "Batch sizes")
+    assert rows[0] == ["Batch", "Step", "Samples/s", "Gain", "Memory", "Remark"]
+    assert [row[-1] for row in rows[2:]] == ["", "knee"]
+    section = body_of(told, "Batch sizes")
+    assert "start from 1.41 times the learning rate (square-root scaling)" in section
+    assert "the largest that was fit to use" in section
+
+
+def test_one_size_is_no_sweep(detailed, catalog):
+    del detailed.trials["batch_size=128"]
+    assert "## Batch sizes" not in markdown_report(detailed, sample_request(), catalog)
+
+
+@pytest.mark.parametrize(
+    ("points", "knee", "mode", "said"),
+    [
+        (
+            (OWN, SweepPoint(64, 18.0, 3500.0, 2, undecided=True)),
+            32,
+            Mode.TRAIN,
+            "No size is measurably faster than the one you have.",
+        ),
+        (
+            (OWN, SweepPoint(64, 14.0, 4500.0, 2), SweepPoint(128, 40.0, 3300.0, 3, undecided=True)),
+            64,
+            Mode.TRAIN,
+            "64 samples is the knee",
+        ),
+        (
+            (OWN, SweepPoint(64, 14.0, 4500.0, 2), SweepPoint(128, 24.0, 5300.0, 3, problem=BEYOND)),
+            64,
+            Mode.INFER,
+            "64 samples is the size to take: of those that keep the latency limit",
+        ),
+        (
+            (SweepPoint(32, 30.0, 1000.0, own=True, problem=BEYOND),),
+            None,
+            Mode.INFER,
+            "start lower, with --batch-size 1",
+        ),
+    ],
+)
+def test_the_sentence_recommends_a_size(points, knee, mode, said):
+    assert knee_of(points) == knee
+    assert said in sweep_sentence(points, mode)

@@ -55,20 +55,15 @@ def test_a_value_that_no_recipe_has_is_left_out_of_the_code():
         {"accept": (("batch_size", 64), ("pin_memory", True), ("half_weights", None))},
         {"evaluate": "m:evaluate", "min_score": 0.0, "max_drop": 0.005, "eval_steps": 20},
         {"memory_limit_bytes": 16 * 2**30, "only": ("compile", "tf32"), "skip": ("threads",)},
+        {"latency_limit_ms": 12.5},
     ],
 )
 def test_the_command_asks_for_the_same(changes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    target = replace(sample_request().target, mode=Mode.TRAIN, batch_size=8, arguments=("--lr", "0.1"))
+    mode = Mode.INFER if "latency_limit_ms" in changes else Mode.TRAIN
+    target = replace(sample_request().target, mode=mode, batch_size=8, arguments=("--lr", "0.1"))
     wanted = replace(sample_request(), target=target, config_path=None, key_map={}, scripts=(), **changes)
     words = shlex.split(command_of(wanted))
     assert words[0] == "perf-advisor"
     asked = parse(words[1:]).request
     assert replace(asked, target=replace(asked.target, directory=target.directory)) == wanted
-
-
-def test_the_command_keeps_a_latency_limit():
-    target = replace(sample_request().target, mode=Mode.INFER)
-    wanted = replace(sample_request(), target=target, config_path=None, latency_limit_ms=12.5)
-    assert "--latency-limit=12.5ms" in shlex.split(command_of(wanted))
-    assert parse(["m:b", "--latency-limit=12.5ms"]).request.latency_limit_ms == 12.5

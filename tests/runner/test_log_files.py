@@ -30,22 +30,6 @@ def test_the_middle_of_a_long_log_is_cut_out_while_its_process_appends(tmp_path)
     log_files.shorten(str(tmp_path / "gone"), 1)
 
 
-def test_what_a_process_writes_while_its_log_is_cut_stays(tmp_path, monkeypatch):
-    path, read, words = tmp_path / "a.log", os.pread, [b" word", b"\nlast"]
-    path.write_bytes(b"x" * 5 * MIB)
-
-    def written_meanwhile(*arguments):
-        end = read(*arguments)
-        if words:
-            with path.open("ab") as log:
-                log.write(words.pop())
-        return end
-
-    monkeypatch.setattr(os, "pread", written_meanwhile)
-    log_files.shorten(str(path), MIB)
-    assert path.read_bytes().endswith(b"x\nlast word")
-
-
 LOUD = TINY_TARGET.replace(
     "def build():\n",
     "def build():\n    import os, sys\n    print('the beginning', flush=True)\n"

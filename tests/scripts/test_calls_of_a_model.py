@@ -1,36 +1,31 @@
 """Scripts that only call their model: several times for a batch, or in a thread."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from facts import gpu_facts
 from proposals import reason
 
 from advisor.errors import TargetError
-from advisor.records import Mode, TargetSpec
+from advisor.records import Mode
 from advisor.trial.inspection import inspect_loop
-from advisor.workloads.entrypoint import load_target
 from advisor.workloads.scripts import watch
-from scripts.steps import batches, step_of
+from scripts.steps import HEAD, batches, step_of
+
+WITHOUT_OPTIMIZER = HEAD.replace("optimizer = ", "# ")
 
 
-def test_the_call_with_the_batch_is_found_among_several(script):
-    loop, _ = script("""
-        model.eval()
-        with torch.no_grad():
-            for x, y in loader:
-                both = (model(x) + model(-x)) / 2
-    """)
+@pytest.mark.parametrize(
+    ("calls", "said", "data"),
+    [
+        ("both = (model(x) + model(-x)) / 2", "several times for a batch", "loader"),
+        ("z = -x; model(z)", "without the making of these inputs", "z"),
+    ],
+)
+def test_a_script_that_predicts_is_measured_on_its_batches_or_the_inputs_of_its_last_call(calls, said, data, script):
+    loop, names = script(f"model.eval()\nwith torch.no_grad():\n    for x, y in loader:\n        {calls}\n")
     assert loop.mode is Mode.INFER
-    assert any("several times for a batch" in note for note in loop.notes)
-
-
-def test_inputs_that_are_no_batch_of_a_loader_are_measured_without_their_making(script):
-    loop, names = script("with torch.no_grad():\n    for x, y in loader:\n        model(-x)\n")
-    assert loop.mode is Mode.INFER
-    assert any("without the making of these inputs" in note for note in loop.notes)
-    assert torch.equal(loop.data, -names["x"])
+    assert any(said in note for note in loop.notes)
+    assert loop.data is names[data] or torch.equal(loop.data, names[data])
 
 
 EVALUATES = """
@@ -94,30 +89,18 @@ def test_inputs_that_a_call_may_change_are_no_batch(script):
     """)
 
 
-def test_a_loop_that_predicts_for_ever_is_left(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(
+    ("rounds", "then", "mode"),
+    [("while True:", "", Mode.INFER), ("for _ in range(4):", "for x, y in loader:\n    STEP\n", Mode.TRAIN)],
+)
+def test_a_script_that_predicts_for_long_is_left_where_it_has_no_optimizer(rounds, then, mode, script, monkeypatch):
     monkeypatch.setattr(watch, "_PREDICTS_S", 0.05)
-    Path("serve.py").write_text(
-        "import torch\nmodel = torch.nn.Linear(1, 1)\n"
-        "with torch.no_grad():\n    while True:\n        model(torch.ones(8, 1))\n"
-    )
-    loop = load_target(TargetSpec("serve.py", ".", device="cpu"))
-    assert loop.mode is Mode.INFER
-    assert any("went on predicting" in note for note in loop.notes)
-
-
-def test_a_script_that_predicts_for_long_and_then_trains_is_watched_up_to_there(script, monkeypatch):
-    monkeypatch.setattr(watch, "_PREDICTS_S", 0.05)
-    loop, _ = script("""
-        import time
-        with torch.no_grad():
-            for _ in range(4):
-                model(numbers)
-                time.sleep(0.05)
-        for x, y in loader:
-            STEP
-    """)
-    assert loop.mode is Mode.TRAIN
+    if not then:
+        monkeypatch.setattr("scripts.conftest.HEAD", WITHOUT_OPTIMIZER)
+    text = f"import time\nwith torch.no_grad():\n    {rounds}\n        model(numbers)\n        time.sleep(0.05)\n"
+    loop, _ = script(text, then)
+    assert loop.mode is mode
+    assert any("went on predicting" in note for note in loop.notes) is (mode is Mode.INFER)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +129,8 @@ def test_what_a_script_predicts_with_is_no_gain_of_ours(script, around, inputs, 
 
 
 @pytest.mark.parametrize("then", ["", "with torch.no_grad():\n    for x, y in loader:\n        model(x)\n"])
-def test_weights_that_a_script_updates_by_itself_are_trained_by_its_own_step(then, script):
+def test_weights_that_a_script_updates_by_itself_are_trained_by_its_own_step(then, script, monkeypatch):
+    monkeypatch.setattr("scripts.conftest.HEAD", WITHOUT_OPTIMIZER)
     loop, _ = script(
         """
 for x, y in loader:
@@ -209,15 +193,9 @@ def test_autocast_inside_a_step_is_known(forward, around, casts, script):
     assert inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).casts_inside == casts
 
 
-@pytest.mark.parametrize(
-    ("trained", "behind"),
-    [
-        ("[image]", "image.data.clamp_(0, 1)"),
-        ("[p.detach().clone().requires_grad_() for p in model.parameters()]", "pass"),
-    ],
-    ids=["an image", "copies of the weights"],
-)
-def test_what_is_trained_need_not_be_the_models(script, trained, behind):
+@pytest.mark.parametrize("trained", ["[image]", "[p.detach().clone().requires_grad_() for p in model.parameters()]"])
+def test_what_is_trained_need_not_be_the_models(script, trained):
+    """As an image, or copies of the weights."""
     loop, names = script(f"""
         image = torch.rand(8, 1, requires_grad=True)
         trained = {trained}
@@ -225,11 +203,9 @@ def test_what_is_trained_need_not_be_the_models(script, trained, behind):
         for x, y in loader:
             optimizer.zero_grad()
             (model(x * image) - y).abs().mean().backward()
-            if trained[0] is not image:
-                for copied, p in zip(trained, model.parameters()):
-                    copied.grad = p.grad.clone()
+            for copied, p in zip(trained, model.parameters() if trained[0] is not image else trained):
+                copied.grad = p.grad.clone()
             optimizer.step()
-            {behind}
     """)
     assert loop.model is names["model"]
     before = names["trained"][0].detach().clone()
@@ -312,23 +288,3 @@ def test_what_the_script_compiles_itself_is_watched_as_it_is_written(script):
     batches(loop, 2)
     assert names["seen"] == ["compiled"]
     assert loop.model is names["model"]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("source", ["loader", "prompts"])
-def test_the_generation_of_text_is_a_step(source, script):
-    pytest.importorskip("transformers")
-    loop, names = script(f"""
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
-model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=50)).eval()
-prompts = [dict(input_ids=torch.randint(50, (2, 5)), attention_mask=torch.ones(2, 5).long()) for _ in range(3)]
-loader = DataLoader(prompts, batch_size=None)
-chosen = GenerationConfig(max_new_tokens=4, eos_token_id=None, pad_token_id=0)
-for batch in {source}:
-    with torch.no_grad():
-        seen.append(model.generate(**batch, generation_config=chosen, top_k=7))
-""")
-    assert loop.mode is Mode.INFER
-    assert (loop.step.new_tokens, loop.step.options["top_k"]) == (4, 7)
-    assert (loop.data is names["loader"]) is (source == "loader")
-    assert torch.equal(loop.step(names["prompts"][-1]), names["seen"][-1])

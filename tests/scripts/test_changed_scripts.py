@@ -6,6 +6,7 @@ import io
 import json
 import linecache
 import math
+import os
 import re
 import runpy
 import sys
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from graph_stand_in import record_on_cpu
+from PIL import Image
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
 from advisor.errors import UsageError
+from advisor.export.config_patch import diff
 from advisor.export.formats.script import arguments_of_trainer
 from advisor.python.changes import patched_files
 from advisor.recipe.catalog import load_catalog
@@ -26,6 +30,7 @@ from advisor.workloads.entrypoint import load_target
 from scripts.steps import HEAD, STEP
 
 PUBLIC = Path(__file__).parent / "public"
+DIFFS = Path(__file__).parents[1] / "data" / "script_diffs.txt"
 SCRIPTS = [path.stem for path in PUBLIC.glob("*.py") if path.stem != "reference_engine"]
 # Workers that live on draw one random number less in each epoch, so the order of the later ones is another.
 EXACT = {
@@ -118,21 +123,95 @@ def test_a_changed_script_computes_the_same_losses_and_in_bfloat16_nearly_the_sa
     assert losses_of(path) == pytest.approx(before, rel=0.2, abs=0.05)
 
 
+AUTOCAST, HALF = {"precision.autocast": "bfloat16"}, {"precision.autocast": "float16"}
+WITH_LOSS = {"compile.mode": "default", "compile.scope": "with_loss"}
+GRAPH = {"step.cuda_graph": True}
+LOOP = f"for x, y in loader:\n    {STEP}\n"
+UPDATE = "    loss.backward()\n    optimizer.step()\n"
+BRANCHES = (
+    "for x, y in loader:\n    optimizer.zero_grad()\n    output = model(x)\n    if x.ndim > 1:\n"
+    f"        loss = output.mean()\n        loss += 1\n    OTHERWISE:\n        loss = output.sum()\n{UPDATE}"
+)
+PLAIN = f"for x, y in loader:\n    loss = (model(x) - y).square().mean()\n    optimizer.zero_grad()\n{UPDATE}"
+# What is written where, by script (a text, or the name of a public one), settings and device: the changes are in DIFFS.
+CASES = {
+    "a loop in another file": ("reference", {**AUTOCAST, "data.num_workers": 1}, "cpu"),
+    "a model compiled with its loss": ("segment", {"compile.scope": "with_loss", **AUTOCAST}, "cpu"),
+    "float16 scales the gradients": ("mnist", HALF, "cuda"),
+    "clipped gradients are unscaled first": ("language_model", HALF, "cuda"),
+    "a script with a scaler of its own gets no other": ("scaled", HALF, "cuda"),
+    "of a notebook, whose later cells import torch": (
+        f"import os\nfor name in os.listdir('.'):\n    print(name)\n{HEAD}# %% [markdown]\n# Train\n# %%\n{LOOP}",
+        {"cpu.threads": 1, "data.num_workers": 1},
+        "cpu",
+    ),
+    "a switch that the script sets": (f"{HEAD}torch.set_num_threads(7)  # ours\n{LOOP}", {"cpu.threads": 1}, "cpu"),
+    "what cannot be written": (f"{HEAD}{LOOP}", {"step.accumulate": 4}, "cpu"),
+    "the forward pass beside the backward pass": (
+        f"{HEAD}for number, (x, y) in enumerate(loader):\n    action = model(x) > 0\n    if number % 2 == 0:\n"
+        "        loss = (model(x) - y).square().mean()\n        optimizer.zero_grad()\n"
+        "        loss.backward()\n        optimizer.step()\n",
+        AUTOCAST,
+        "cpu",
+    ),
+    "an autocast of the script's own does not undo ours": (
+        f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    with torch.autocast('cpu', enabled=False):\n"
+        f"        output = model(x)\n    loss = (output - y).square().mean()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
+    "a name that every branch gives a value": (HEAD + BRANCHES.replace("OTHERWISE", "else"), WITH_LOSS, "cpu"),
+    "a name that some branches give a value": (HEAD + BRANCHES.replace("OTHERWISE", "elif False"), WITH_LOSS, "cpu"),
+    "an argument without a name": (HEAD.replace("batch_size=8)", "8, False)") + LOOP, {"data.batch_size": 16}, "cpu"),
+    "a script that predicts": (
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
+        {"infer.grad": "inference_mode"},
+        "cpu",
+    ),
+    "gradients that are cleared before the loss": (
+        f"{HEAD}for x, y in loader:\n    output = model(x)\n    optimizer.zero_grad()\n"
+        f"    loss = output.mean()\n{UPDATE}",
+        WITH_LOSS,
+        "cpu",
+    ),
+    "two loops, of which the first is measured": (f"{HEAD}{PLAIN}{PLAIN}", AUTOCAST, "cpu"),
+    "statements on one line": (f"{HEAD}for x, y in loader: {STEP}\n", AUTOCAST, "cpu"),
+}
+
+
+def described(name, folder):
+    """The change of a case's files as a diff."""
+    script, settings, device = CASES[name]
+    path = copies(script, folder) if script in SCRIPTS else folder / "train.py"
+    if script not in SCRIPTS:
+        path.write_text(script)
+    files = changed(path, settings, device=device).files
+    for file, text in files.items():
+        compile(text, file, "exec")
+    return "".join(diff(Path(file).read_text(), text.decode(), Path(file).name) for file, text in files.items())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_where(name, tmp_path):
+    """``RENEW=1 pytest -k written_where`` writes DIFFS: read the difference before you commit it."""
+    expected = dict(re.findall(r"^=== (.+)\n((?:(?!===).*\n)*)", DIFFS.read_text(), re.MULTILINE))
+    found = described(name, tmp_path)
+    if "RENEW" in os.environ:
+        sections = {**expected, name: found}
+        DIFFS.write_text("".join(f"=== {one}\n{sections.get(one, '')}" for one in CASES))
+    else:
+        assert found == expected[name]
+
+
 class TestPlaces:
-    """What is written where."""
+    """What a diff of one file does not show."""
 
     def test_a_helper_that_makes_the_model_in_another_file_stays_as_it_is(self, written, tmp_path):
         (tmp_path / "model_file.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(1, 1)\n")
         head = HEAD.replace("model = nn.Linear(1, 1)", "from model_file import make\nmodel = make()")
-        text, patched = written(f"{head}for x, y in loader:\n    {STEP}\n", {"model.memory_format": "channels_last"})
+        text, patched = written(f"{head}{LOOP}", {"model.memory_format": "channels_last"})
         assert len(patched.files) == 1
         assert "model = model.to(memory_format=torch.channels_last)" in text
-
-    def test_what_the_top_needs_is_imported_above_it(self, written):
-        """As of a notebook's cells, whose later ones import torch."""
-        first = "import os\nfor name in os.listdir('.'):\n    print(name)\n"
-        text, _ = written(f"{first}{HEAD}for x, y in loader:\n    {STEP}\n", {"cpu.threads": 1})
-        assert 0 <= text.find("import torch\n") < text.index("torch.set_num_threads(1)")
 
     def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
         pytest.importorskip("accelerate")
@@ -142,18 +221,6 @@ class TestPlaces:
         text = changed(path, {"data.num_workers": 1}).files[str(path)].decode()
         assert "shuffle=True, collate_fn=collate, num_workers=1)\n" in text
 
-    def test_a_loop_in_another_file_is_changed_there(self, tmp_path):
-        path = copies("reference", tmp_path)
-        patched = changed(path, {"precision.autocast": "bfloat16", "data.num_workers": 1})
-        main, engine = (
-            patched.files[str(tmp_path / name)].decode() for name in ("reference.py", "reference_engine.py")
-        )
-        assert "num_workers=1," in main
-        assert "autocast" not in main
-        assert (
-            '        with torch.autocast("cpu", dtype=torch.bfloat16):\n            output = model(image)\n' in engine
-        )
-
     def test_an_evaluation_that_records_gradients_gets_a_decorator(self, tmp_path):
         path = copies("reference", tmp_path)
         found = [Finding("eval_no_grad", "reference_engine.py", 38, "", "", "")]
@@ -161,67 +228,24 @@ class TestPlaces:
         engine = patched.files[str(tmp_path / "reference_engine.py")].decode()
         assert "\n\n\n@torch.no_grad()\ndef evaluate(" in engine
 
-    def test_a_switch_that_the_script_sets_has_its_value_there(self, written):
-        text, _ = written(
-            f"{HEAD}torch.set_num_threads(7)  # ours\nfor x, y in loader:\n    {STEP}\n", {"cpu.threads": 1}
-        )
-        assert "torch.set_num_threads(1)  # ours\n" in text
-        assert text.count("set_num_threads") == 1
-
-    def test_what_cannot_be_written_is_a_comment_at_the_loop(self, written):
-        text, patched = written(f"{HEAD}for x, y in loader:\n    {STEP}\n", {"step.accumulate": 4})
-        assert "\n# perf-advisor: not here: step.accumulate: 4: " in text
-        assert len(patched.left_out) == 1
-
-    def test_a_model_is_compiled_with_its_loss_as_a_function_above_the_loop(self, tmp_path):
-        path = copies("segment", tmp_path)
-        settings = {"compile.scope": "with_loss", "precision.autocast": "bfloat16"}
-        text = changed(path, settings).files[str(path)].decode()
-        compile(text, "segment.py", "exec")
-        assert "    @torch.compile\n    def forward_and_loss(images, true_masks):\n        with torch.autocast(" in text
-        assert "            loss = forward_and_loss(images, true_masks)\n\n            optimizer.zero_grad" in text
-        assert "loss += dice_loss(  # of the foreground\n" in text
-
-    def test_the_forward_pass_is_the_one_beside_the_backward_pass(self, written):
-        loop = (
-            "for number, (x, y) in enumerate(loader):\n    action = model(x) > 0\n    if number % 2 == 0:\n"
-            "        loss = (model(x) - y).square().mean()\n        optimizer.zero_grad()\n"
-            "        loss.backward()\n        optimizer.step()\n"
-        )
-        text, _ = written(f"{HEAD}{loop}", {"precision.autocast": "bfloat16"})
-        assert "\n    action = model(x) > 0\n" in text
-        assert "bfloat16):\n            loss = (model(x) - y)" in text
-
-    def test_an_autocast_of_the_scripts_own_does_not_undo_ours(self, written):
-        step = (
-            "optimizer.zero_grad()\n    with torch.autocast('cpu', enabled=False):\n        output = model(x)\n"
-            "    loss = (output - y).square().mean()\n    loss.backward()\n    optimizer.step()"
-        )
-        text, _ = written(f"{HEAD}for x, y in loader:\n    {step}\n", {"precision.autocast": "bfloat16"})
-        ours = 'torch.autocast("cpu", dtype=torch.bfloat16)'
-        assert f"    with torch.autocast('cpu', enabled=False), {ours}:\n        output = model(x)\n" in text
-        assert f"    with {ours}:\n        loss = (output - y)" in text
-
-    @pytest.mark.parametrize(("otherwise", "becomes"), [("else", True), ("elif False", False)])
-    def test_a_name_that_every_branch_gives_a_value_is_returned(self, otherwise, becomes, written):
-        step = (
-            "optimizer.zero_grad()\n    output = model(x)\n    if x.ndim > 1:\n        loss = output.mean()\n"
-            f"        loss += 1\n    {otherwise}:\n        loss = output.sum()\n"
-            "    loss.backward()\n    optimizer.step()"
-        )
-        settings = {"compile.mode": "default", "compile.scope": "with_loss"}
-        text, _ = written(f"{HEAD}for x, y in loader:\n    {step}\n", settings)
-        assert ("    loss = forward_and_loss(x)\n" in text) == becomes
-
     def test_a_plain_step_is_captured_by_the_templates_class(self, tmp_path):
         path = copies("mnist", tmp_path)
         settings = {"step.cuda_graph": True, "optimizer.implementation": "fused", "data.pin_memory": True}
         text = changed(path, settings, device="cuda").files[str(path)].decode()
         compile(text, "mnist.py", "exec")
-        assert text.index("class OwnStep:") < text.index("def train(") < text.index("    def train_step(batch):")
-        assert "    train_step = OwnStep(train_step, model)\n" in text
-        assert "        loss = train_step((data, target))\n        if batch_idx" in text
+        assert text.index("class CapturedStep:") < text.index("def train(") < text.index("    def train_step(data, ")
+        assert "    train_step = CapturedStep(train_step, model, optimizer)\n" in text
+        assert "        loss = train_step(data, target)\n        if batch_idx" in text
         assert "data.to(device, non_blocking=True)" in text
+        assert text.count("\n") - path.read_text().count("\n") < 80, "a person reviews it"
+
+    def test_a_captured_script_computes_the_same_losses(self, tmp_path, monkeypatch):
+        path = copies("mnist", tmp_path)
+        settings = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
+        patched, before = changed(path, settings, device="cuda"), losses_of(path)
+        write_files(patched)
+        record_on_cpu(monkeypatch)
+        assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
     def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
         step = (
@@ -231,83 +255,52 @@ class TestPlaces:
         script = f"{HEAD}total = 0\nfor x, y in loader:\n    {step}\n"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
         noted = "    losses = [loss.item()]\n    # so far\n    total += loss.item()\n"
-        assert f"    loss = train_step((x, y))\n{noted}" in text
+        assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
 
     @pytest.mark.parametrize(
-        "reads",
+        ("loss", "reason"),
         [
-            "loss = loss / loss.item()\n    loss.backward()",
-            "loss.backward()\n    print(model.weight.grad.sum().item())",
-            "loss.backward()\n    print(loss.item())\n    loss = 2 * loss",
-            "loss.backward()\n    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()",
-            "loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError",
-            "scale.append(loss.item())\n    (loss / scale[-1]).backward()",
+            ("loss = loss / loss.item()\n    loss.backward()", "on the host"),
+            ("loss.backward()\n    print(model.weight.grad.sum().item())", "on the host"),
+            ("loss.backward()\n    print(loss.item())\n    loss = 2 * loss", "on the host"),
+            ("loss.backward()\n    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()", "on the host"),
+            ("loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError", "on the host"),
+            ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
+            ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
+            ("for part in y.split(4):\n        loss = loss + part.mean()\n    loss.backward()", ""),
         ],
     )
-    def test_a_step_that_needs_numbers_on_the_host_cannot_be_captured(self, reads, written):
-        text, patched = written(
-            f"{HEAD}scale = []\nfor x, y in loader:\n    optimizer.zero_grad()\n"
-            f"    loss = (model(x) - y).square().mean()\n    {reads}\n    optimizer.step()\n",
-            {"step.cuda_graph": True},
-            device="cuda",
-        )
-        assert "OwnStep" not in text
-        assert "on the host" in patched.left_out[0]
-
-    def test_float16_scales_the_gradients(self, tmp_path):
-        path = copies("mnist", tmp_path)
-        text = changed(path, {"precision.autocast": "float16"}, device="cuda").files[str(path)].decode()
-        assert '\nscaler = torch.amp.GradScaler("cuda")\n' in text
-        assert (
-            "        scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        scaler.update()\n" in text
-        )
-
-    def test_clipped_gradients_are_unscaled_first(self, tmp_path):
-        path = copies("language_model", tmp_path)
-        text = changed(path, {"precision.autocast": "float16"}, device="cuda").files[str(path)].decode()
-        assert "        scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_(" in text
-
-    def test_a_script_with_a_scaler_of_its_own_gets_no_other(self, tmp_path):
-        path = copies("scaled", tmp_path)
-        patched = changed(path, {"precision.autocast": "float16"}, device="cuda")
-        assert "autocast(" not in patched.files[str(path)].decode()
-        assert "gradient scaler" in patched.left_out[0]
-
-    def test_an_argument_without_a_name_is_replaced(self, written):
-        head = HEAD.replace("batch_size=8)", "8, False)")
-        text, _ = written(f"{head}for x, y in loader:\n    {STEP}\n", {"data.batch_size": 16})
-        assert "16, False)" in text
-
-    def test_a_script_that_predicts_gets_a_context_around_its_call(self, written):
-        text, _ = written(
-            "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
-            {"infer.grad": "inference_mode"},
-        )
-        assert "    with torch.inference_mode():\n        output = model(torch.ones(4, 2))\n" in text
-
-    def test_gradients_that_are_cleared_before_the_loss_are_not_compiled_in(self, written):
-        update = "loss = output.mean()\n    loss.backward()\n    optimizer.step()"
-        step = f"output = model(x)\n    optimizer.zero_grad()\n    {update}"
-        text, patched = written(
-            f"{HEAD}for x, y in loader:\n    {step}\n", {"compile.mode": "default", "compile.scope": "with_loss"}
-        )
-        assert "forward_and_loss" not in text
-        assert "model.compile()" in text
-        assert "clears the gradients" in patched.left_out[0]
-
-    @pytest.mark.parametrize(("head", "captured"), [("y.split(4)", True), ("drawn(y)", False)])
-    def test_a_loop_within_the_loss_is_captured_where_it_always_has_as_many_rounds(self, head, captured, written):
-        step = (
-            f"optimizer.zero_grad()\n    output = model(x)\n    loss = 0\n    for part in {head}:\n"
-            "        loss = loss + (output.mean() - part).square().mean()\n    loss.backward()\n    optimizer.step()"
-        )
+    def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
         drawn = "def drawn(y):\n    return y.split(4)\n\n"
         text, patched = written(
-            f"{HEAD}{drawn}for x, y in loader:\n    {step}\n", {"step.cuda_graph": True}, device="cuda"
+            f"{HEAD}{drawn}for x, y in loader:\n    optimizer.zero_grad()\n"
+            f"    loss = (model(x) - y).square().mean()\n    {loss}\n    optimizer.step()\n",
+            GRAPH,
+            device="cuda",
         )
-        assert ("OwnStep(" in text) is captured
-        assert captured or "the rounds of the loop" in patched.left_out[0]
+        assert ("CapturedStep(" in text) is not bool(reason)
+        assert reason in "".join(patched.left_out)
+
+    @pytest.mark.parametrize(
+        ("settings", "expected"),
+        [
+            (
+                {"compile.mode": "reduce-overhead"},
+                'torch.compile(model, backend="eager", mode="reduce-overhead")  # fast',
+            ),
+            ({"compile.mode": "none"}, 'torch.compile(model, backend="eager", disable=True)  # fast'),
+            ({"optimizer.implementation": "fused"}, 'torch.compile(model, backend="eager")  # fast'),
+        ],
+    )
+    def test_a_script_that_compiles_its_model_has_the_mode_in_its_own_call(self, tmp_path, settings, expected):
+        path = tmp_path / "train.py"
+        call = 'model = torch.compile(model, backend="eager")  # fast'
+        path.write_text(f"{HEAD}{call}\nfor x, y in loader:\n    {STEP}\n")
+        loop = load_target(TargetSpec(path.name, str(tmp_path), device="cpu"))
+        facts = dataclasses.replace(facts_of(loop), current={"compile.mode": "default"})
+        text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
+        assert expected in text
 
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")
@@ -367,24 +360,6 @@ class TestBadInput:
         once, _ = written(f"{HEAD}for x, y in loader:\n    {STEP}\n", {**settings, "precision.autocast": "none"})
         again, _ = written(once, {**settings, "precision.autocast": "none"})
         assert again == once
-
-    def test_two_loops_of_which_the_first_is_changed(self, written):
-        loop = "for x, y in loader:\n    loss = (model(x) - y).square().mean()\n    STEP_\n"
-        loop = loop.replace("STEP_", "optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()")
-        text, _ = written(f"{HEAD}{loop}{loop}", {"precision.autocast": "bfloat16"})
-        first, second = text.split("for x, y in loader:")[1:]
-        assert "autocast" in first
-        assert "autocast" not in second
-
-    def test_cells_of_a_notebook_as_a_script(self, written):
-        cells = f"# %%\n{HEAD}# %% [markdown]\n# Train\n# %%\nfor x, y in loader:\n    {STEP}\n# %%\nprint('end')\n"
-        text, _ = written(cells, {"data.num_workers": 1})
-        assert text.count("# %%") == 4
-
-    def test_statements_on_one_line_are_left_as_they_are(self, written):
-        text, patched = written(f"{HEAD}for x, y in loader: {STEP}\n", {"precision.autocast": "bfloat16"})
-        assert "autocast(" not in text
-        assert "one statement" in patched.left_out[0]
 
     def test_a_file_that_changed_since_says_so(self, tmp_path):
         path = tmp_path / "train.py"
@@ -450,6 +425,53 @@ def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(worke
     after = losses_of(path)
     assert len(after) == len(before) == 10
     assert after == before or "num_workers" in workers, "workers have draws of their own"
+
+
+@pytest.mark.parametrize(("how", "most"), [("reduced", 0.0), ("torchvision", 0.01)])
+def test_image_files_decoded_otherwise_take_two_lines_and_give_the_same_losses(how, most, tmp_path):
+    of_files = OF_MNIST.replace("datasets.MNIST", "datasets.ImageFolder").replace("Linear(64", "Linear(192")
+    text = of_files.replace("RandomCrop(8, padding=1)", "RandomResizedCrop(8)").replace("OF_WORKERS", "timeout=0")
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    for shade in range(20):
+        Image.new("RGB", (10, 9), (200, 10 * shade, 0)).save(tmp_path / "images" / "a" / f"{shade}.jpg")
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("FOLDER", repr(str(tmp_path / "images"))), encoding="utf-8")
+    before = losses_of(path)
+    result = changed(path, {"data.image_decode": how})
+    assert result.left_out == ()
+    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
+    assert len([line for line in new if line not in old]) == 2
+    path.write_bytes(result.files[str(path)])
+    assert losses_of(path) == pytest.approx(before, abs=most)
+    assert len(before) == 6
+
+
+OF_WORDS = """
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(16384, 4), torch.nn.Linear(4, 16384))
+optimizer = torch.optim.SGD(model.parameters(), lr=10.0)
+for words in torch.randint(16384, (4, 3, 7)):
+    scores = model(words)
+    loss = F.cross_entropy(scores[:, :-1].reshape(-1, scores.size(-1)), words[:, 1:].reshape(-1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{loss.item():.9f}")
+"""
+
+
+def test_a_loss_in_chunks_takes_two_lines_and_is_the_same(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(OF_WORDS, encoding="utf-8")
+    before = losses_of(path)
+    write_files(result := changed(path, {"loss.chunked": True}))
+    assert result.left_out == ()
+    assert path.read_text().count("chunk_loss") == 2
+    assert losses_of(path) == pytest.approx(before, rel=1e-6)
+    assert len(before) == 4
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):

@@ -101,9 +101,28 @@ def test_the_item_of_the_loop_is_part_of_its_batches(script):
         "\n    guess, loss = model(x, y)\n    x, y = guess.detach(), y",  # of what the model said
         "\n    for _ in range(2):\n        _, loss = model(x, y)\n        x, y = get_batch()",
         "\n    x, _ = get_batch()\n    with torch.no_grad():\n        y = plain(x)\n    _, loss = model(x, y)",
-        "\n    x, y = get_batch()\n    loss = F.mse_loss(plain(x), y) if step else F.mse_loss(plain(x), y)",
     ],
 )
 def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, script):
     loop, _ = script(GIVEN + START + "for step in range(400):" + body + UPDATE)
     assert loop.step is not None
+
+
+@pytest.mark.parametrize(
+    ("behind", "said"),
+    [("", "is not measured"), ("nn.utils.clip_grad_value_(model.parameters(), 1e9)", "runs as it is")],
+)
+def test_an_optimizer_of_the_loop_around_is_named(behind, said, script):
+    """As of a Wasserstein GAN: several updates of the critic, then one of the generator."""
+    loop, _ = script(f"""{GIVEN}
+other = nn.Linear(1, 1)
+rarely = torch.optim.AdamW(other.parameters())
+for step in range(400):
+    for _ in range(3):
+        x, y = get_batch()
+        _, loss = model(other(x).detach(), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        {behind}
+    rarely.zero_grad(); other(get_batch()[0]).mean().backward(); rarely.step()
+""")
+    assert loop.notes[1:] == [f"what AdamW updates around this loop {said}"]

@@ -1,7 +1,6 @@
-"""Loops that read their batches with ``next``: once a round they are fed, else they read by themselves."""
+"""Loops that read their batches in many ways: a step is a round that is fed the loader's next batch."""
 
 import asyncio
-import itertools
 
 import pytest
 import torch
@@ -19,9 +18,20 @@ def again(loader):
         for batch in loader:
             yield batch
 """
-ONCE = {
-    "a while loop": """
-        batches, count = iter(loader), 0
+EPOCH = list(range(0, 64, 8))
+NAMED = """
+    from tqdm import tqdm
+    for epoch in range(3):
+        rounds = {}
+        for {} in rounds:
+            OWN
+            seen.append({})
+"""
+# Loops, the steps that are taken in each of some passes over the loader, and what they note.
+LOOPS = {
+    "a while loop": (
+        """
+        batches = iter(loader)
         while True:
             try:
                 x, y = next(batches)
@@ -29,26 +39,26 @@ ONCE = {
                 batches = iter(loader)
                 x, y = next(batches)
             OWN
-            seen.append((count, int(x[0])))
-            count += 1
-    """,
-    "a count": """
-        batches = again(loader)
-        for count in range(5):
-            x, y = next(batches)
-            OWN
-            seen.append((count, int(x[0])))
-    """,
-    "a generator that the loop goes through": """
+            seen.append(int(x[0]))
+        """,
+        (8, 2),
+        [*EPOCH, 0, 8],
+    ),
+    "a generator that the loop goes through": (
+        """
         def logged(batches, every):
             for count, batch in enumerate(batches):
                 yield count, batch
         for epoch in range(3):
             for count, (x, y) in logged(loader, 10):
                 OWN
-                seen.append((count, int(x[0])))
-    """,
-    "a generator that waits": """
+                seen.append(int(x[0]))
+        """,
+        (8, 2),
+        [*EPOCH, 0, 8],
+    ),
+    "a generator that waits": (
+        """
         import asyncio
         async def read():
             for batch in again(loader):
@@ -56,80 +66,53 @@ ONCE = {
         async def main():
             async for x, y in read():
                 OWN
-                seen.append((0, int(x[0])))
+                seen.append(int(x[0]))
         asyncio.run(main())
-    """,
-}
-
-
-@pytest.mark.parametrize("form", ONCE)
-def test_one_batch_a_round_is_the_loaders(form, script):
-    loop, names = script(AGAIN, ONCE[form].replace("OWN", OWN_STEP))
-    assert loop.data is names["loader"], "so its workers are the script's, and can be tuned"
-    names["seen"].clear()
-    batches(loop, 8)
-    assert [first for _, first in names["seen"]] == list(range(0, 64, 8))
-    batches(loop, 2)
-    assert [first for _, first in names["seen"][8:]] == [0, 8]
-    asyncio.run(asyncio.sleep(0))  # the script's event loop stays its own
-
-
-NAMED = {
-    "a bar": "tqdm(loader)",
-    "a count": "enumerate(loader)",
-    "a bar around a count": "tqdm(enumerate(loader), total=8)",
-    "an iterator": "iter(loader)",
-}
-
-
-@pytest.mark.parametrize("form", NAMED)
-def test_a_name_for_what_reads_the_loader_goes_on_after_its_epoch(form, script):
-    """As in YOLOv5: `pbar = enumerate(train_loader)`, and then `pbar = tqdm(pbar)`."""
-    if "bar" in form:
-        pytest.importorskip("tqdm")
-    item = "count, (x, y)" if "count" in form else "x, y"
-    loop, names = script(f"""
-{"from tqdm import tqdm" if "bar" in form else ""}
-for epoch in range(3):
-    count, rounds = None, {NAMED[form]}
-    for {item} in rounds:
-        {OWN_STEP}
-        seen.append((count, int(x[0])))
-""")
-    assert loop.data is names["loader"]
-    names["seen"].clear()
-    batches(loop, 8)
-    batches(loop, 2)
-    assert [first for _, first in names["seen"]] == [*range(0, 64, 8), 0, 8]
-    if "count" in form:
-        assert [count for count, _ in names["seen"]] == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
-
-
-def test_the_loop_that_reads_the_batch_is_the_step_and_not_one_within_it(script):
-    """As StyleGAN's phases: several updates to a batch, made in a loop of their own."""
-    loop, names = script(
-        AGAIN,
-        f"""
+        """,
+        (8, 2),
+        [*EPOCH, 0, 8],
+    ),
+    "a count of rounds, which goes round": (
+        """
+        batches = again(loader)
+        for count in range(5):
+            x, y = next(batches)
+            OWN
+            seen.append(count)
+        """,
+        (8,),
+        [1, 2, 3, 4, 0, 1, 2, 3],
+    ),
+    # As in YOLOv5: `pbar = enumerate(train_loader)`, and then `pbar = tqdm(pbar)`.
+    "a name for a bar": (NAMED.format("tqdm(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
+    "a name for an iterator": (NAMED.format("iter(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
+    "a name for a count": (
+        NAMED.format("enumerate(loader)", "count, (x, y)", "(count, int(x[0]))"),
+        (8, 2),
+        [*zip([1, 2, 3, 4, 5, 6, 7, 0], EPOCH, strict=True), (1, 0), (2, 8)],
+    ),
+    "a name for a bar around a count": (
+        NAMED.format("tqdm(enumerate(loader), total=8)", "count, (x, y)", "count"),
+        (8, 2),
+        [1, 2, 3, 4, 5, 6, 7, 0, 1, 2],
+    ),
+    # As StyleGAN's phases. The loop that reads the batch is the step, and not the one within it.
+    "several updates to a batch": (
+        """
         batches, count = again(loader), 0
         while True:
             x, y = next(batches)
             for phase, every in (("main", 1), ("penalty", 4)):
                 if count % every == 0:
-                    {OWN_STEP}
+                    OWN
                     seen.append((phase, int(x[0])))
             count += 1
-    """,
-    )
-    assert loop.data is names["loader"]
-    names["seen"].clear()
-    batches(loop, 3)
-    assert names["seen"][-2:] == [("main", 8), ("main", 16)]
-
-
-def test_each_update_of_a_critic_before_one_of_a_generator_is_a_step(script):
-    """As of a Wasserstein GAN: the generator's update is a part of the step behind which it stands."""
-    loop, names = script(
-        AGAIN,
+        """,
+        (3,),
+        [("main", 0), ("main", 8), ("main", 16)],
+    ),
+    # As of a Wasserstein GAN: the generator's update is a part of the step behind which it stands.
+    "several updates of a critic before one of a generator": (
         """
         def main():
             batches, other = again(loader), nn.Linear(1, 1)
@@ -141,12 +124,70 @@ def test_each_update_of_a_critic_before_one_of_a_generator_is_a_step(script):
                 rarely.zero_grad(); other(x).abs().mean().backward(); rarely.step()
                 seen.append(count)
         main()
-    """.replace("OWN", OWN_STEP),
-    )
-    assert loop.data is names["loader"]
+        """,
+        (8,),
+        [0, 1, 2],
+    ),
+    # Each of several batches of a round is a step.
+    "an inner loop": (
+        """
+        batches = again(loader)
+        while True:
+            for _ in range(2): x, y = next(batches); seen.append(int(x[0]))
+            OWN
+        """,
+        (4,),
+        [0, 8, 16, 24],
+    ),
+    "a comprehension": (
+        """
+        batches = again(loader)
+        while True:
+            both = [next(batches) for _ in range(2)]; x, y = both[1]; seen += [int(a[0]) for a, _ in both]
+            OWN
+        """,
+        (4,),
+        [0, 8, 16, 24],
+    ),
+    "two lines": (
+        """
+        batches = again(loader)
+        while True:
+            x, y = next(batches); seen.append(int(x[0]))
+            x, y = next(batches); seen.append(int(x[0]))
+            OWN
+        """,
+        (4,),
+        [0, 8, 16, 24],
+    ),
+    "an evaluation, which reads the loader itself to its end": (
+        """
+        for x, y in loader:
+            OWN
+            with torch.no_grad():
+                seen.append([int(x[0]) for x, _ in loader])
+        """,
+        (2,),
+        [EPOCH, EPOCH],
+    ),
+}
+REPLACED = [(type(iter(DataLoader([1]))), "__next__"), (DataLoader, "__iter__"), (torch.Tensor, "backward")]
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_each_step_is_fed_the_loaders_next_batch(form, script):
+    text, steps, noted = LOOPS[form]
+    if "tqdm(" in text:
+        pytest.importorskip("tqdm")
+    before = [getattr(*one) for one in REPLACED]
+    loop, names = script(AGAIN, text.replace("OWN", OWN_STEP))
+    assert loop.data is names["loader"], "so its workers are the script's, and can be tuned"
     names["seen"].clear()
-    batches(loop, 8)
-    assert len(names["seen"]) == 3
+    for count in steps:
+        batches(loop, count)
+    assert names["seen"] == noted
+    assert [getattr(*one) for one in REPLACED] == before
+    asyncio.run(asyncio.sleep(0))  # the script's event loop stays its own
 
 
 STAGES = """
@@ -168,38 +209,6 @@ def test_a_run_that_makes_its_optimizer_is_no_step(head, script):
     names["seen"].clear()
     batches(loop, 2)
     assert len(names["seen"]) == 2
-
-
-def test_the_loops_own_count_goes_round(script):
-    loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
-    names["seen"].clear()
-    batches(loop, 8)
-    assert [count for count, _ in names["seen"]] == [1, 2, 3, 4, 0, 1, 2, 3]
-
-
-SEVERAL = {
-    "an inner loop": "for _ in range(2): x, y = next(batches); seen.append(int(x[0]))",
-    "a comprehension": "both = [next(batches) for _ in range(2)]; x, y = both[1]; seen += [int(a[0]) for a, _ in both]",
-    "two lines": """x, y = next(batches); seen.append(int(x[0]))
-            x, y = next(batches); seen.append(int(x[0]))""",
-}
-
-
-@pytest.mark.parametrize("form", SEVERAL)
-def test_each_of_several_batches_of_a_round_is_a_step(form, script):
-    loop, names = script(
-        AGAIN,
-        f"""
-        batches = again(loader)
-        while True:
-            {SEVERAL[form]}
-            {OWN_STEP}
-    """,
-    )
-    assert loop.data is names["loader"]
-    names["seen"].clear()
-    batches(loop, 4)
-    assert names["seen"] == [0, 8, 16, 24]
 
 
 def test_what_the_loop_reads_by_itself_has_the_loaders_workers(script):
@@ -225,17 +234,6 @@ def test_what_the_loop_reads_by_itself_has_the_loaders_workers(script):
     assert names["seen"] == [True] * 3
 
 
-def test_an_evaluation_reads_the_loader_itself_to_its_end(script):
-    loop, names = script(f"""
-        for x, y in loader:
-            {OWN_STEP}
-            with torch.no_grad():
-                seen.append([int(x[0]) for x, _ in loader])
-    """)
-    batches(loop, 2)
-    assert names["seen"] == [list(range(0, 64, 8))] * 3
-
-
 def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     """As of Ignite's engine, which calls a function of the script's for each batch."""
     (tmp_path / "site-packages").mkdir()
@@ -255,11 +253,3 @@ def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     batches(loop, 8)
     assert names["seen"] == [*range(0, 64, 8)]
     assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
-
-
-def test_nothing_stays_replaced_after_a_round(script):
-    replaced = [(type(iter(DataLoader([1]))), "__next__"), (DataLoader, "__iter__"), (torch.Tensor, "backward")]
-    before = [getattr(*one) for one in replaced]
-    loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
-    loop.step(next(iter(itertools.islice(loop.data, 1))))
-    assert [getattr(*one) for one in replaced] == before

@@ -168,21 +168,6 @@ def test_the_round_of_the_first_update_runs_to_its_end(script):
     assert names["seen"] == [1, 2, 3]
 
 
-def test_a_loop_in_a_generator_is_paused_in_each_round(script):
-    loop, names = script("""
-        state = torch.ones(1, 1)
-        def losses():
-            while True:
-                (model(state) ** 2).mean().backward(); optimizer.step()
-                yield seen.append(float(model.weight))
-        for _ in losses():
-            pass
-    """)
-    names["seen"].clear()
-    batches(loop, 8)
-    assert len(set(names["seen"])) == 8
-
-
 def test_leaving_a_script_ends_none_of_its_generators(script):
     """As of an endless generator over a loader whose samples go through a module, as most of torchvision's do."""
     loop, names = script("""

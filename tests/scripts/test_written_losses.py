@@ -97,14 +97,9 @@ def test_autocast_around_the_loss_is_a_setting_of_the_loop(context, script, monk
 
 
 def test_autocast_around_the_loop_is_a_setting_of_it_too(script):
-    loop, _ = script("""
-        with torch.autocast("cpu", torch.bfloat16):
-            for x, y in loader:
-                loss = (model(x) - y).abs().mean()
-                optimizer.zero_grad(); loss.backward(); optimizer.step()
-    """)
-    assert loop.step is None
-    assert loop.current["precision.autocast"] == "bfloat16"
+    text = "for x, y in loader:\n        loss = (model(x) - y).abs().mean()" + UPDATE.replace("\n", "\n    ")
+    loop, _ = script(f"{GIVEN}with torch.autocast('cpu', torch.bfloat16):\n    {text}")
+    assert (loop.step, loop.current["precision.autocast"]) == (None, "bfloat16")
     assert len(batches(loop, 2)) == 2
     assert not torch.is_autocast_enabled("cpu")
 
@@ -127,10 +122,9 @@ def test_a_part_that_is_kept_from_autocast_stays_so(script):
         "\n    count += 1\n    loss = (model(x) * count).mean()",
         "\n    if float(x[0]) > 50: continue\n    loss = (model(x) - y).abs().mean()",
         "\n    loss = (model(other(x)) - y).abs().mean()",
-        "\n    loss = (model(x) - y).abs().mean()\n    if random.random() < 0.5: loss = loss * 2",
         "\n    state.count += 1\n    loss = (model(x) * state.count).mean()",
         "\n    state.x = x * 2\n    loss = (model(state.x) - y).abs().mean()",
-        "\n    state.count += 1\n    loss = (model(x) - y).abs().mean()\n    if state.count > 2: loss = loss * 2",
+        "\n    loss = nn.functional.mse_loss(model(x), y)\n    if count >= 2: loss = loss + 1000\n    count += 1",
     ],
 )
 def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(body, script):
@@ -155,28 +149,28 @@ def test_a_batch_that_a_model_made_leaves_the_body_whole(body, script):
     assert loop.step is not None
 
 
-def test_arrays_that_a_loop_makes_are_given_to_its_model_as_they_are(script):
-    loop, _ = script("""
-        class Reads(nn.Linear):
-            def forward(self, rows):
-                return super().forward(torch.LongTensor(rows).float())
-        model = Reads(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        for step in range(500):
-            rows = numbers.numpy()[:8].astype("int32")
-            loss = 2 * model(rows).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()
-    """)
-    assert len(batches(loop, 2)) == 2
+OF_ARRAYS = """
+class Reads(nn.Linear):
+    def forward(self, rows):
+        return super().forward(torch.LongTensor(rows).float())
+model = Reads(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for step in range(500):
+    rows = numbers.numpy()[:8].astype("int32")
+    loss = 2 * model(rows).square().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+OF_ANOTHER_TYPE = """
+loader = DataLoader(TensorDataset(numbers, torch.ones(64, 1, dtype=torch.long)), batch_size=8)
+criterion = nn.BCEWithLogitsLoss()
+for x, y in loader:
+    y = y.float()
+    optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); optimizer.step()
+"""
 
 
-def test_a_target_of_another_type_than_the_loaders_is_made_in_the_loss(script):
-    loop, _ = script("""
-        loader = DataLoader(TensorDataset(numbers, torch.ones(64, 1, dtype=torch.long)), batch_size=8)
-        criterion = nn.BCEWithLogitsLoss()
-        for x, y in loader:
-            y = y.float()
-            optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); optimizer.step()
-    """)
+@pytest.mark.parametrize("text", [OF_ARRAYS, OF_ANOTHER_TYPE], ids=["arrays", "a target of another type"])
+def test_what_a_model_or_a_loss_is_given_stays_as_the_loop_gives_it(text, script):
+    loop, _ = script(text)
     assert len(batches(loop, 2)) == 2
 
 
@@ -193,3 +187,23 @@ def test_a_graph_may_hold_them(script):
     expected = 0.5 * (loop.model(x) - names["y"]).abs().mean() + names["other"].weight.mean()
     assert float(step((x, names["y"]))) == pytest.approx(expected.item())
     assert len(set(found)) > 1
+
+
+def test_the_branch_of_a_scaler_that_there_is_none_of_is_never_taken(script):
+    """As of torchvision's references: the backward pass that was seen is the one of each round."""
+    loop, _ = script("""
+        scaler = None
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            if scaler is not None:
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+            else:
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+    """)
+    assert loop.step is None
+    assert loop.clip_norm == 1.0

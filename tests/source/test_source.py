@@ -26,50 +26,46 @@ def found(text):
 
 def in_the_loop(text):
     """What is found of lines behind the optimizer's step, in the loop that trains."""
-    return found(f"{SETUP}{LOOP}{indented(text)}\n")
+    return found(f"import copy\n{SETUP}{LOOP}{indented(text)}\n")
 
 
 # --- reading values at every step -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "recipe"),
-    [
-        ("total += loss.item()", "loss_sync"),
-        ("total += loss.item() * x.size(0)", "loss_sync"),
-        ("total += float(loss)", "loss_sync"),
-        ("history.append(loss.detach().cpu())", "loss_sync"),
-        ("history.append(loss.detach().cpu().numpy())", "loss_sync"),
-        ("print(loss)", "loss_sync"),
-        ('print(f"loss {loss:.3f}")', "loss_sync"),
-        ('progress.set_description(f"{loss}")', "loss_sync"),
-        ('logger.info("loss %s", loss)', "loss_sync"),
-        ("if loss > 10: break", "loss_sync"),
-        ("assert not torch.isnan(loss)", "loss_sync"),
-        ("torch.cuda.empty_cache()", "empty_cache"),
-        ("optimizer.zero_grad(set_to_none=False)", "zero_grad"),
+# Lines behind the optimizer's step, by the habit that each is; empty for none.
+IN_THE_LOOP = {
+    "loss_sync": [
+        "total += loss.item()",
+        "total += loss.item() * x.size(0)",
+        "total += float(loss)",
+        "history.append(loss.detach().cpu())",
+        "history.append(loss.detach().cpu().numpy())",
+        "print(loss)",
+        'print(f"loss {loss:.3f}")',
+        'progress.set_description(f"{loss}")',
+        'logger.info("loss %s", loss)',
+        "if loss > 10: break",
+        "assert not torch.isnan(loss)",
     ],
-)
-def test_a_habit_at_every_step_is_found(line, recipe):
-    assert [name for name, _ in in_the_loop(line)] == [recipe]
-
-
-def test_a_habit_is_told_with_its_place_and_what_to_do():
-    (finding,) = habits_in(f"{SETUP}{LOOP}    total += loss.item()\n", "train.py")
-    assert finding.place == "train.py:15"
-    assert finding.text == "total += loss.item()"
-    assert "wait" in finding.what
-    assert "hundredth" in finding.advice
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+    "empty_cache": ["torch.cuda.empty_cache()"],
+    "zero_grad": ["optimizer.zero_grad(set_to_none=False)"],
+    "kept_graphs": [
+        "total += loss",
+        "total += loss * x.size(0)",
+        "total = total + loss",
+        "self.history.append(loss)",
+        "losses.append(loss)",
+        "if step % 10 == 0: pass\nlosses.append(loss / 4)",
+    ],
+    "copied_state": [
+        "best = copy.deepcopy(model.state_dict())",
+        "best = {k: v.clone() for k, v in model.state_dict().items()}",
+    ],
+    "": [
         "if step % 100 == 0: print(loss.item())",
         "if should_log: print(loss.item())",
         "print(loss.item()) if step % 10 == 0 else None",
         "step % 10 == 0 and print(loss.item())",
-        "total += loss.detach()",
         "print(step, loss.shape, x.device)",
         "if loss is not None: count += 1",
         "if step > 10: break",
@@ -81,10 +77,40 @@ def test_a_habit_is_told_with_its_place_and_what_to_do():
         "optimizer.zero_grad(set_to_none=True)",
         "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         "print(loss_history[-1])",
+        "total += loss.detach()",
+        "total += loss.data",
+        "loss = loss.detach()\ntotal += loss",
+        "loss.detach_()\ntotal += loss",
+        "loss = reduced(loss.data)\ntotal += loss",
+        "with torch.no_grad():\n    total += loss",
+        "losses = []\nlosses.append(loss)",
+        "losses.append(loss)\nlosses.clear()",
+        "losses.append(loss)\ndel losses[:]",
+        "losses.append(loss)\nloss = sum(losses)",
+        "total += loss\ntotal.backward()",
+        "total += penalty",
+        "count += 1",
+        "if step % 100 == 0: losses.append(loss)",
+        "if loss_value < least: best = copy.deepcopy(model.state_dict())",
+        "names = list(model.state_dict())",
+        "before = copy.deepcopy(model.state_dict())\nmodel.load_state_dict(before)",
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"), [(recipe, line) for recipe, lines in IN_THE_LOOP.items() for line in lines]
 )
-def test_what_is_no_habit_is_left_alone(line):
-    assert in_the_loop(line) == []
+def test_a_habit_is_what_runs_at_every_step(recipe, line):
+    assert [name for name, _ in in_the_loop(line)] == ([recipe] if recipe else [])
+
+
+def test_a_habit_is_told_with_its_place_and_what_to_do():
+    (finding,) = habits_in(f"{SETUP}{LOOP}    total += loss.item()\n", "train.py")
+    assert finding.place == "train.py:15"
+    assert finding.text == "total += loss.item()"
+    assert "wait" in finding.what
+    assert "hundredth" in finding.advice
 
 
 def test_a_line_behind_a_skip_does_not_run_at_every_step():
@@ -248,44 +274,6 @@ def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
 # --- memory that grows, copies, arrays, cells -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "total += loss",
-        "total += loss * x.size(0)",
-        "total = total + loss",
-        "self.history.append(loss)",
-        "losses.append(loss)",
-        "if step % 10 == 0: pass\nlosses.append(loss / 4)",
-    ],
-)
-def test_a_sum_or_list_of_losses_keeps_their_graphs(line):
-    assert [recipe for recipe, _ in in_the_loop(line)] == ["kept_graphs"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "total += loss.detach()",
-        "total += loss.data",
-        "loss = loss.detach()\ntotal += loss",
-        "loss.detach_()\ntotal += loss",
-        "loss = reduced(loss.data)\ntotal += loss",
-        "with torch.no_grad():\n    total += loss",
-        "losses = []\nlosses.append(loss)",
-        "losses.append(loss)\nlosses.clear()",
-        "losses.append(loss)\ndel losses[:]",
-        "losses.append(loss)\nloss = sum(losses)",
-        "total += loss\ntotal.backward()",
-        "total += penalty",
-        "count += 1",
-        "if step % 100 == 0: losses.append(loss)",
-    ],
-)
-def test_sums_without_a_graph_or_that_do_not_grow_are_left_alone(line):
-    assert in_the_loop(line) == []
-
-
 def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
     text = """
     for batch in loader:
@@ -298,20 +286,6 @@ def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
     """
     assert found(SETUP + textwrap.dedent(text)) == []
     assert found("recent = collections.deque(maxlen=9)\n" + SETUP + LOOP + "    recent.append(loss)\n") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "recipes"),
-    [
-        ("best = copy.deepcopy(model.state_dict())", ["copied_state"]),
-        ("best = {k: v.clone() for k, v in model.state_dict().items()}", ["copied_state"]),
-        ("if loss_value < least: best = copy.deepcopy(model.state_dict())", []),
-        ("names = list(model.state_dict())", []),
-        ("before = copy.deepcopy(model.state_dict())\nmodel.load_state_dict(before)", []),
-    ],
-)
-def test_weights_that_are_copied_at_every_step(line, recipes):
-    assert [recipe for recipe, _ in found(f"import copy\n{SETUP}{LOOP}{indented(line)}\n")] == recipes
 
 
 CELL = """

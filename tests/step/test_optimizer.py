@@ -290,23 +290,6 @@ def test_checkpoints_go_both_ways(optimizer_class, options, flags, started):
     assert_same_weights(again, expected)
 
 
-@pytest.mark.parametrize("flags", [FLAGS["fused"], FLAGS["foreach"]], ids=["fused", "foreach"])
-def test_a_checkpoint_in_memory_that_is_loaded_twice_is_what_pytorch_made_of_it(flags):
-    """PyTorch goes on with the tensors that it loads, so a second loading finds what the first one went on to."""
-    found = []
-    for changes in ({}, flags):
-        model, optimizer = made(foreach=False)
-        set_options(optimizer, **changes)
-        train(model, optimizer)
-        saved = copy.deepcopy(optimizer.state_dict())
-        for _ in range(2):
-            optimizer.load_state_dict(saved)
-            train(model, optimizer)
-        found.append((model, optimizer.state_dict()))
-    assert_same_weights(found[1][0], found[0][0])
-    assert_same_saved(found[1][1], found[0][1])
-
-
 def images():
     torch.manual_seed(0)
     return nn.Conv2d(3, 8, 3)

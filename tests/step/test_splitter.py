@@ -226,3 +226,9 @@ def test_a_model_of_lists_gets_a_list_of_tensors_whole(kind):
     assert splitter(Detector(), with_target=True)((images, "y")) == ((images,), {}, "y")
     assert batches_in_data(images * 2, []) == images * 2
     assert len(splitter(Net(), with_target=False)(images).args) == 1
+
+
+def test_objects_that_hold_tensors_are_batches():
+    graphs = [Sample(torch.ones(3 + number)) for number in range(3)]
+    assert list(batches_in_data(graphs, [])) == graphs
+    assert batches_in_data((graphs[0], "y"), []) == (graphs[0], "y"), "inputs and a target"

@@ -11,8 +11,6 @@ from advisor.errors import UsageError
 from advisor.recipe.catalog import load_catalog
 from advisor.step.tuning import Tuning
 
-SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
-
 
 @pytest.fixture
 def model():
@@ -50,20 +48,6 @@ def load(tmp_path, text):
 def test_files_that_are_wrong(tmp_path, text, message):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, text)
-
-
-# --- the loop -------------------------------------------------------------------------------------------------
-
-
-def test_the_loop_of_the_documentation_trains(tmp_path, model):
-    tuning = load(tmp_path, SETTINGS + "data.num_workers: 1\n")
-    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
-    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    losses = [step(batch) for _ in range(2) for batch in batches]
-    assert len(losses) == 6
-    assert losses[-1] < losses[0]
-    assert batches.num_workers == 1
-    assert optimizer.param_groups[0]["foreach"] is True
 
 
 def test_a_file_from_a_gpu_works_on_the_cpu(model):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
 
-from advisor.machine.hardware import POWER_CAP
+from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import Block, GpuReading, GpuReadings
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import Guards, disturbance_of_gpu, own_processes, summarised
@@ -25,10 +25,6 @@ def reading(**changes):
     """A GPU in full swing with this trial on it alone."""
     usual = GpuReading(UUID, temperature_c=60, power_w=500.0, sm_clock_mhz=1980, pids=HERE, sm_percent={ME: 98})
     return replace(usual, **changes)
-
-
-def disturbance(*changes, slowdown_c=90):
-    return disturbance_of_gpu([reading(), *(reading(**change) for change in changes)], HERE, slowdown_c)
 
 
 # --- who is who -----------------------------------------------------------------------------------------------
@@ -70,65 +66,45 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
 # --- what counts as a disturbance -----------------------------------------------------------------------------
 
 
-def test_another_process_that_computes():
-    beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
-    first = reading(pids=frozenset({ME, STRANGER}))
-    told = disturbance_of_gpu([first, reading(**beside), reading(**beside)], HERE, 90)
-    assert told == (
+BOTH = frozenset({ME, STRANGER})
+IDLE, RISING, CAPPED = {"sm_clock_mhz": 345, "idle": True}, {"sm_clock_mhz": 900}, {"throttle_reasons": (POWER_CAP,)}
+# What changes from reading to reading, and the disturbance in words.
+DISTURBANCES = {
+    "another process that computes": (
+        [{"pids": BOTH}, *[{"pids": BOTH, "sm_percent": {ME: 60, STRANGER: 38}}] * 2],
         f"another process (pid {STRANGER}, a process outside this container) "
-        "used up to 38 % of the GPU while it was measured"
-    )
+        "used up to 38 % of the GPU while it was measured",
+    ),
+    "one that holds memory only": ([{"pids": BOTH, "sm_percent": {ME: 98, STRANGER: 2}}] * 3, ""),
+    "one that comes": ([{}, *[{"pids": BOTH}] * 2], "another process came to the GPU while it was measured"),
+    "one that goes": ([*[{"pids": BOTH}] * 2, {}], ""),
+    "one that is not listed for a moment": ([{"pids": BOTH}, {"pids": None}, {"pids": BOTH}], ""),
+    **{
+        reason: ([{}, {"throttle_reasons": (POWER_CAP, reason)}, {}], f"the GPU slowed itself down ({reason})")
+        for reason in sorted(SLOWDOWNS)
+    },
+    "a power cap": ([{}, {"sm_clock_mhz": 1200, **CAPPED}, {"sm_clock_mhz": 1300}], ""),
+    "a clock that falls": (
+        [{}, {"sm_clock_mhz": 1790}, {"sm_clock_mhz": 1410}],
+        "the GPU's SM clock fell from 1980 to 1410 MHz without a power cap",
+    ),
+    "a clock that falls a little": ([{}, {"sm_clock_mhz": 1790}], ""),
+    "a GPU that waits": ([{}, IDLE, RISING, {}], ""),
+    "a clock that stays low after that": (
+        [{}, IDLE, RISING, RISING],
+        "the GPU's SM clock fell from 1980 to 900 MHz without a power cap",
+    ),
+    "heat": ([{}, {"temperature_c": 88}], "the GPU was at 88 °C, and slows itself down at 90 °C"),
+}
 
 
-def test_a_process_that_only_holds_memory_is_counted_and_is_none():
-    both = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98, STRANGER: 2})] * 3
-    assert disturbance_of_gpu(both, HERE, 90) == ""
-    assert summarised(both, HERE).foreign_processes == 1
+@pytest.mark.parametrize(("changes", "words"), DISTURBANCES.values(), ids=DISTURBANCES)
+def test_what_counts_as_a_disturbance(changes, words):
+    assert disturbance_of_gpu([reading(**change) for change in changes], HERE, 90) == words
 
 
-@pytest.mark.parametrize(
-    ("pids", "words"),
-    [
-        ([{ME}, {ME, STRANGER}, {ME, STRANGER}], "another process came to the GPU"),
-        ([{ME, STRANGER}, {ME, STRANGER}, {ME}], ""),
-        ([{ME, STRANGER}, None, {ME, STRANGER}], ""),
-    ],
-)
-def test_a_process_that_comes_and_one_that_goes(pids, words):
-    readings = [reading(pids=None if one is None else frozenset(one), sm_percent={}) for one in pids]
-    assert disturbance_of_gpu(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
-
-
-@pytest.mark.parametrize(
-    "reason", ["hardware slowdown", "hardware thermal slowdown", "software thermal slowdown", "hardware power brake"]
-)
-def test_a_slowdown(reason):
-    assert disturbance({"throttle_reasons": (POWER_CAP, reason)}, {}) == f"the GPU slowed itself down ({reason})"
-
-
-def test_a_power_cap_is_reported_and_is_none():
-    capped = [reading(), reading(sm_clock_mhz=1200, throttle_reasons=(POWER_CAP,)), reading(sm_clock_mhz=1300)]
-    assert disturbance_of_gpu(capped, HERE, 90) == ""
-    assert summarised(capped, HERE).throttle_reasons == (POWER_CAP,)
-
-
-def test_a_clock_that_falls_without_a_power_cap():
-    assert disturbance({"sm_clock_mhz": 1790}, {"sm_clock_mhz": 1410}) == (
-        "the GPU's SM clock fell from 1980 to 1410 MHz without a power cap"
-    )
-    assert disturbance({"sm_clock_mhz": 1790}) == ""
-
-
-def test_a_clock_that_falls_because_the_gpu_waits_is_none_until_it_is_up_again():
-    idle, rising = {"sm_clock_mhz": 345, "idle": True}, {"sm_clock_mhz": 900}
-    assert disturbance(idle, rising, {}) == ""
-    assert "345" not in disturbance(idle, rising, rising)
-    assert "to 900 MHz" in disturbance(idle, rising, rising)
-
-
-def test_a_gpu_about_to_slow_down():
-    assert disturbance({"temperature_c": 88}) == "the GPU was at 88 °C, and slows itself down at 90 °C"
-    assert disturbance({"temperature_c": 88}, slowdown_c=None) == ""
+def test_without_a_temperature_of_the_slowdown_none_is_near():
+    assert disturbance_of_gpu([reading(temperature_c=88)], HERE, None) == ""
 
 
 def test_readings_in_short():
@@ -147,6 +123,7 @@ def test_readings_in_short():
         foreign_processes=0,
     )
     assert summarised([GpuReading(UUID)], frozenset()) == GpuReadings(1, foreign_processes=None)
+    assert summarised([reading(pids=BOTH)], HERE).foreign_processes == 1
 
 
 # --- the watch ------------------------------------------------------------------------------------------------

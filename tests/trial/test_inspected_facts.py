@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, Resize, ToTensor
 
 from advisor.records import TargetSpec
 from advisor.trial.inspection import inspect_loop
@@ -50,6 +53,16 @@ def test_names_and_numbers_of_samples_are_no_shapes(sizes, vary):
 def test_what_names_a_batch_of_objects_is_no_shape():
     batches = [({"x": torch.ones(3)}, number) for number in range(4)]
     assert not inspected(Sums(), batches, lambda model, batch: model(batch[0])).varying_shapes
+
+
+@pytest.mark.parametrize(("side", "is_large"), [(20, True), (15, False)])
+def test_photos_are_told_from_files_that_are_hardly_larger_than_the_models_images(side, is_large, tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.jpg").write_bytes(b"no image")
+    Image.new("RGB", (30, side)).save(tmp_path / "class" / "b.jpg")
+    files = Subset(ImageFolder(tmp_path, transform=Compose([Resize(10), ToTensor()])), [1])
+    loader = inspected(nn.Conv2d(3, 1, 3), DataLoader(files), lambda model, batch: model(batch[0]).sum()).loader
+    assert (loader.decoding_problem, loader.has_large_images) == ("", is_large)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, fmean, median
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from advisor.trial.measurement.clock import (
     measure,
     merge_uneven,
     percentiles_of,
+    relative_half_width,
     single_steps_ms,
     steps_in,
     warm_up,
@@ -85,7 +87,6 @@ def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
 
 def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     clock, _ = clock_of(0.002)
-    assert percentiles_of([]) is None
     assert percentiles_of(single_steps_ms(clock, measure(clock, 0.002, 0.05), 0.05)) == pytest.approx((2.0, 2.0, 2.0))
 
 
@@ -131,6 +132,14 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
+
+
+def test_an_epoch_that_fits_in_the_time_is_a_block(clock_of):
+    clock, _ = clock_of(*([0.03] * 8 + [0.001] * 32) * 40)
+    clock.cycle_of = lambda most: 40 if most >= 40 else 8
+    blocks = measure(clock, 0.0068, 0.3)
+    assert {block.steps for block in blocks} == {40}
+    assert len({round(block.step_ms, 6) for block in blocks}) == 1
 
 
 def loader_of(samples, **options):
@@ -253,3 +262,12 @@ def test_an_earlier_step_that_compiled_does_not_end_the_warm_up(clock_of):
     clock, _ = clock_of(0.1)
     warm = warm_up(clock, limit_s=2.0, earlier=5, earlier_step_s=6.0)
     assert warm.steps >= 5
+
+
+def test_precision_is_that_of_a_median_of_normal_values():
+    shares = []
+    for count in range(101, 1001, 50):
+        values = [100 + NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
+        expected = NormalDist().inv_cdf(0.975) * math.sqrt(math.pi / 2 / count) / 100
+        shares.append(relative_half_width(values) / expected)
+    assert fmean(shares) == pytest.approx(1.0, abs=0.06)

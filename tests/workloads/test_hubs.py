@@ -35,22 +35,20 @@ def timm():
 
 
 @pytest.mark.usefixtures("timm")
-@pytest.mark.parametrize("target", ["timm:test_resnet", "timm:test_resnet.r160_in1k", "timm.models:test_resnet"])
-def test_a_timm_model_trains_on_images_of_its_own_size(target):
-    loop = load(target, batch_size=2)
-    assert loop.mode is Mode.TRAIN
-    assert [tuple(t.shape) for t in loop.data] == [(2, 3, 160, 160), (2,)]
-    assert torch.isfinite(one_step(loop))
-
-
-@pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize(
-    ("name", "option", "shape"),
-    [("test_resnet", "in_chans=1", (2, 1, 160, 160)), ("test_vit", "img_size=96", (2, 3, 96, 96))],
+    ("target", "options", "shape"),
+    [
+        ("timm:test_resnet", (), (2, 3, 160, 160)),
+        ("timm:test_resnet.r160_in1k", (), (2, 3, 160, 160)),
+        ("timm.models:test_resnet", (), (2, 3, 160, 160)),
+        ("timm:test_resnet", ("in_chans=1",), (2, 1, 160, 160)),
+        ("timm:test_vit", ("img_size=96",), (2, 3, 96, 96)),
+    ],
 )
-def test_images_are_those_that_the_options_say(name, option, shape):
-    loop = load(f"timm:{name}", option, batch_size=2)
-    assert tuple(loop.data[0].shape) == shape
+def test_a_timm_model_trains_on_images_of_its_own_size(target, options, shape):
+    loop = load(target, *options, batch_size=2)
+    assert loop.mode is Mode.TRAIN
+    assert [tuple(t.shape) for t in loop.data] == [shape, (2,)]
     assert torch.isfinite(one_step(loop))
 
 
@@ -62,25 +60,23 @@ def test_a_tag_says_the_size_and_the_classes_of_its_weights():
 
 
 @pytest.mark.usefixtures("timm")
-def test_images_that_do_not_fit_are_still_trained_on_and_explained():
-    loop = load("timm:test_efficientnet", input_shape=(2, 1, 64, 64))
-    assert loop.mode is Mode.TRAIN
-    assert "float32[2, 1, 64, 64]" in loop.hint
-    assert "--input" in loop.hint
-
-
-@pytest.mark.usefixtures("timm")
-def test_an_unknown_name_is_answered_with_the_nearest():
-    assert "resnet50" in failure("timm:resnet5O").hint
-    assert "resnet50" in failure("torchvision:resnet5O").hint
-    assert "'depht'" in failure("timm:test_resnet", "depht=3").message
-    assert "options after --" in failure("torchvision:resnet18", "num_class=3").hint
-    assert "r16O_in1k" in failure("timm:test_resnet.r16O_in1k").message
-    assert "key=value" in failure("timm:test_resnet", "--verbose").hint
-    assert "timm:resnet50" in failure("timm:").hint
-    assert failure(":").message == "':' is not a target."
-    assert failure(":build").message == "':build' is not a target."
-    assert failure("..:build").message == "'..:build' is not a target."
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("timm:resnet5O", (), "resnet50"),
+        ("torchvision:resnet5O", (), "resnet50"),
+        ("torchvision:ResNet", (), "resnet"),
+        ("timm:test_resnet", ("depht=3",), "'depht'"),
+        ("torchvision:resnet18", ("num_class=3",), "options after --"),
+        ("timm:test_resnet.r16O_in1k", (), "r16O_in1k"),
+        ("timm:test_resnet", ("--verbose",), "key=value"),
+        ("timm:", (), "timm:resnet50"),
+        *((target, (), f"{target!r} is not a target.") for target in (":", ":build", "..:build")),
+    ],
+)
+def test_an_unknown_name_or_option_is_answered_with_the_nearest_or_the_form(target, options, said):
+    error = failure(target, *options)
+    assert said in f"{error.message} {error.hint}"
 
 
 @pytest.mark.parametrize(
@@ -112,36 +108,28 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch, target, package):
 # --- objects --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def transformers():
-    return pytest.importorskip("transformers")
-
-
-@pytest.mark.parametrize(("name", "batch"), [("lightning_pair", 4), ("lightning_alone", 8)])
-def test_lightnings_own_step_and_optimizer(name, batch):
-    pytest.importorskip("lightning")
+@pytest.mark.parametrize(
+    ("name", "library", "batch", "optimizer"),
+    [
+        ("lightning_pair", "lightning", 4, "AdamW"),
+        ("lightning_alone", "lightning", 8, "SGD"),
+        ("trainer", "transformers", 4, "AdamW"),
+    ],
+)
+def test_a_librarys_own_step_loader_and_optimizer(name, library, batch, optimizer):
+    pytest.importorskip(library)
     loop = own(name)
-    assert loop.mode is Mode.TRAIN
-    assert loop.batch_size == batch
-    assert type(loop.optimizer).__name__ == {4: "AdamW", 8: "SGD"}[batch]
-    assert torch.isfinite(one_step(loop))
-
-
-@pytest.mark.usefixtures("transformers")
-def test_a_trainers_loop(transformers):
-    loop = own("trainer")
+    assert (loop.mode, loop.batch_size, type(loop.optimizer).__name__) == (Mode.TRAIN, batch, optimizer)
     assert type(loop.loader) is torch.utils.data.DataLoader
-    assert loop.batch_size == 4
-    assert loop.clip_norm == 1.0
-    assert loop.current["precision.autocast"] == "bfloat16"
     assert torch.isfinite(one_step(loop))
+    if name == "trainer":
+        assert loop.clip_norm == 1.0
+        assert loop.current["precision.autocast"] == "bfloat16"
 
 
-@pytest.mark.usefixtures("transformers")
 @pytest.mark.parametrize(("name", "labels"), [("tiny_bert", (2, 8)), ("bert_classifier", (2,)), ("lora", (2, 8))])
 def test_configurations_and_models(name, labels):
-    if name == "lora":
-        pytest.importorskip("peft")
+    pytest.importorskip("peft" if name == "lora" else "transformers")
     loop = own(name, input_shape=(2, 8))
     assert loop.mode is Mode.TRAIN
     assert loop.data["labels"].shape == labels
@@ -193,22 +181,24 @@ class Scaled(nn.Module):
         return values * scale + shift
 
 
-def test_an_exported_program_that_takes_inputs_by_position_and_by_keyword_is_refused(tmp_path):
+@pytest.fixture
+def damaged(tmp_path):
+    """Files that hold no program, and one with inputs that are no batch."""
+    for name in ("cut.pt2", "cut.pt"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 and no more")
+    torch.save({"weight": torch.ones(2)}, tmp_path / "state.pt")
     examples = (torch.ones(2, 3), torch.full((2, 3), 5.0)), {"scale": torch.full((2, 3), 2.0)}
     torch.export.save(torch.export.export(Scaled(), *examples), tmp_path / "scaled.pt2")
-    assert "by position and by keyword" in failure("scaled.pt2", directory=tmp_path).message
+    return tmp_path
 
 
-def test_exported_files_that_are_no_use(tmp_path):
-    (tmp_path / "cut.pt2").write_bytes(b"PK\x03\x04 and no more")
-    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04 and no more")
-    torch.save({"weight": torch.ones(2)}, tmp_path / "state.pt")
-    assert "cannot be read" in failure("cut.pt2", directory=tmp_path).message
-    assert "cannot be read" in failure("cut.pt", directory=tmp_path).message
-    assert "state dict" in failure("state.pt", directory=tmp_path).hint
-    assert "there is no file" in failure("gone.pt2", directory=tmp_path).message
-    refused = failure("state.pt", directory=tmp_path, mode=Mode.TRAIN)
-    assert "cannot be trained" in refused.message
+def test_exported_files_that_are_no_use(damaged):
+    assert "cannot be read" in failure("cut.pt2", directory=damaged).message
+    assert "cannot be read" in failure("cut.pt", directory=damaged).message
+    assert "state dict" in failure("state.pt", directory=damaged).hint
+    assert "there is no file" in failure("gone.pt2", directory=damaged).message
+    assert "cannot be trained" in failure("state.pt", directory=damaged, mode=Mode.TRAIN).message
+    assert "by position and by keyword" in failure("scaled.pt2", directory=damaged).message
 
 
 # --- plain modules --------------------------------------------------------------------------------------------

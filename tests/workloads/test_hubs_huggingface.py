@@ -1,7 +1,5 @@
 """Hugging Face models by name, from a folder or a configuration. Nothing is downloaded."""
 
-import sys
-
 import pytest
 import torch
 from named_models import TINY, failure, load, one_step, refuse_the_network, shapes
@@ -14,15 +12,13 @@ from advisor.workloads.normalise import normalise
 
 pytestmark = pytest.mark.process
 
-_no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
-
-@pytest.fixture
-def transformers():
+@pytest.fixture(autouse=True)
+def transformers(monkeypatch):
+    refuse_the_network(monkeypatch)
     return pytest.importorskip("transformers")
 
 
-@pytest.mark.usefixtures("transformers")
 def test_text_is_trained_on_tokens_and_says_what_stands_in():
     loop = load("hf:google-bert/bert-no-such-name", *TINY, "max_position_embeddings=24", batch_size=3)
     assert type(loop.model).__name__ == "BertForMaskedLM"
@@ -50,7 +46,6 @@ SMALL_WHISPER = (
 SMALL_SOUND = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16")
 
 
-@pytest.mark.usefixtures("transformers")
 @pytest.mark.parametrize(
     ("name", "options", "main", "shape"),
     [
@@ -105,7 +100,6 @@ def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, 
     one_step(loop)
 
 
-@pytest.mark.usefixtures("transformers")
 def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
     decoder = [f"decoder_{option}" for option in SMALL_VIT[:4]]
     loop = load("hf:vit_mae", *SMALL_VIT, *decoder, batch_size=2)
@@ -115,7 +109,6 @@ def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
     assert load("hf:clip_vision_model", *SMALL_VIT, batch_size=2).mode is Mode.INFER
 
 
-@pytest.mark.usefixtures("transformers")
 def test_a_folder_of_ones_own(transformers, tmp_path):
     config = transformers.BertConfig(**SMALL, vocab_size=30, num_labels=3)
     transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "mine")
@@ -149,32 +142,36 @@ def test_an_architecture_is_found_in_a_name(transformers, name, kind):
     assert architecture_in(name, transformers.CONFIG_MAPPING) == kind
 
 
-@pytest.mark.usefixtures("transformers")
-def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
-    error = failure("hf:EleutherAI/pythia-70m")
-    assert "not on this machine" in error.message
-    assert "hf download EleutherAI/pythia-70m" in error.hint
-    assert "gated" in error.hint
-    assert "there is no folder ./nowhere" in failure("hf:./nowhere").message
-    assert "num_hidden_layers" in failure("hf:bert", "hidden_layers=2").hint
-    assert "Validation error for field 'num_hidden_layers'" in failure("hf:bert", "num_hidden_layers=two").message
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("EleutherAI/pythia-70m", (), ("not on this machine", "hf download EleutherAI/pythia-70m", "gated")),
+        ("./nowhere", (), ("there is no folder ./nowhere",)),
+        ("bert", ("hidden_layers=2",), ("num_hidden_layers",)),
+        ("bert", ("num_hidden_layers=two",), ("Validation error for field 'num_hidden_layers'",)),
+        ("time_series_transformer", (), ("prediction_length", "after --")),
+        (
+            "meta/llama-tiny",
+            ("num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64"),
+            (
+                "GiB",
+                "meta/llama-tiny is not on this machine: the default configuration of llama",
+                "num_hidden_layers=2",
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_type(name, options, said):
+    error = failure(f"hf:{name}", *options)
+    assert [part for part in said if part not in f"{error.message} {error.hint}"] == []
 
 
-@pytest.mark.usefixtures("transformers")
-def test_what_a_default_configuration_lacks_can_be_given():
-    error = failure("hf:time_series_transformer")
-    assert "prediction_length" in error.message
-    assert "after --" in error.hint
-
-
-@pytest.mark.usefixtures("transformers")
 def test_a_text_longer_than_the_model_takes_is_refused():
     error = failure("hf:bert", *TINY, "max_position_embeddings=24", input_shape=(2, 25))
     assert "25 tokens" in error.message
     assert "--input 2x24" in error.hint
 
 
-@pytest.mark.usefixtures("transformers")
 def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_path):
     (tmp_path / "bert").mkdir()
     (tmp_path / "data").mkdir()
@@ -184,23 +181,14 @@ def test_a_folder_without_a_configuration_hides_no_architecture_of_its_name(tmp_
     assert "data is not on this machine" in failure("hf:data", directory=tmp_path).message
 
 
-@pytest.mark.usefixtures("transformers")
-def test_options_reach_the_part_of_a_configuration_that_is_about_text():
+def test_options_reach_the_part_of_a_configuration_that_is_about_text(transformers):
     text = ("hidden_size=16", "num_hidden_layers=1")
-    config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
+    config, _ = _config(transformers, "gemma3", TargetSpec("hf:gemma3", "/"))
     config = _with_options(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
     assert config.text_config.hidden_size == 16
     assert config.text_config.num_hidden_layers == 1
 
 
-def test_a_model_that_has_no_room_is_refused_before_it_is_built(transformers):
-    error = failure("hf:meta/llama-tiny", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
-    assert "GiB" in error.message
-    assert "num_hidden_layers=2" in error.hint
-    assert error.hint.startswith("meta/llama-tiny is not on this machine: the default configuration of llama stands")
-
-
-@pytest.mark.usefixtures("transformers")
 def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
     options = {"num_layers": 2}
     default = _config(transformers, "t5", TargetSpec("hf:t5", "/"))[0]
@@ -211,7 +199,6 @@ def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
     assert (changed.num_layers, changed.num_decoder_layers) == (2, 3), "as the file says"
 
 
-@pytest.mark.usefixtures("transformers")
 def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=30)).save_pretrained(tmp_path / "mine")
     own = load("hf:./mine", directory=tmp_path)
@@ -221,7 +208,6 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     assert any("where their shapes fit" in note for note in larger.notes)
 
 
-@pytest.mark.usefixtures("transformers")
 def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
     loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
     assert type(loop.model).__name__ == "SuperPointForKeypointDetection"

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from named_models import one_step
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor import Workload
 from advisor.errors import TargetError
-from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.step.step import TrainStep, make_step
 from advisor.workloads.normalise import normalise
 
 
@@ -79,29 +78,22 @@ def of_output(output, target):
 
 def steps(loop):
     """Whether a step of the loop runs and gives a number."""
-    plan = StepPlan(mode=loop.mode, device="cpu")
-    data = next(iter(loop.loader)) if loop.loader is not None else loop.data
-    result = make_step(Components(loop.model, loop.optimizer, data, plan), loop.loss)(data)
-    return bool(torch.isfinite(result).all())
+    return bool(torch.isfinite(one_step(loop)).all())
 
 
 # --- each shape that build() may return -----------------------------------------------------------------------
 
 
-def test_a_module_with_an_input_shape():
-    loop = normalise(Net(), spec(input_shape=(7, 6)))
-    assert (loop.mode, loop.data.shape, loop.batch_size, loop.optimizer) == (Mode.INFER, (7, 6), 7, None)
-    assert loop.data.dtype == torch.float32
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mode", [None, Mode.TRAIN])
+def test_a_module_with_an_input_shape(dtype, mode):
+    loop = normalise(Net().to(dtype), spec(input_shape=(7, 6), mode=mode))
+    assert (loop.mode, loop.data.shape, loop.batch_size) == (mode or Mode.INFER, (7, 6), 7)
+    assert isinstance(loop.optimizer, torch.optim.SGD) is (mode is Mode.TRAIN)
+    assert loop.data.dtype == dtype
     assert "random inputs" in loop.notes[0]
     assert steps(loop)
-
-
-def test_the_batch_size_overrides_that_of_the_input_shape():
     assert normalise(Net(), spec(input_shape=(7, 6), batch_size=3)).data.shape == (3, 6)
-
-
-def test_a_module_in_half_precision_gets_inputs_of_its_type():
-    assert normalise(Net().to(torch.bfloat16), spec(input_shape=(7, 6))).data.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["places", None])
@@ -109,17 +101,8 @@ def test_an_embedding_model_gets_token_ids(name):
     model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 3))
     model.register_parameter(name or "own", name and nn.Parameter(torch.zeros(9, 6)))  # comes before the layers'
     loop = normalise(model, spec(input_shape=(4, 9)))
-    assert loop.data.dtype == torch.int64
-    assert loop.data.shape == (4, 9)
+    assert (loop.data.dtype, loop.data.shape) == (torch.int64, (4, 9))
     assert 0 <= loop.data.min() <= loop.data.max() < 11
-    assert steps(loop)
-
-
-def test_a_module_trained_on_random_inputs():
-    loop = normalise(Net(), spec(input_shape=(7, 6), mode=Mode.TRAIN))
-    assert loop.mode is Mode.TRAIN
-    assert isinstance(loop.optimizer, torch.optim.SGD)
-    assert steps(loop)
 
 
 def test_a_modules_own_example():
@@ -169,18 +152,6 @@ def test_data_from_a_function_is_asked_for_the_size():
     assert loop.make_batch(9)[0].shape == (9, 6)
 
 
-def test_a_plain_tuple_of_inputs_is_inferred_on():
-    loop = normalise((Siamese(), (torch.ones(4, 6), torch.zeros(4, 6))), spec())
-    assert loop.mode is Mode.INFER
-    assert steps(loop)
-
-
-def test_a_stream_has_no_length_and_trains():
-    loop = normalise((Net(), DataLoader(Stream(), batch_size=4)), spec())
-    assert loop.mode is Mode.TRAIN
-    assert steps(loop)
-
-
 # --- the mode -------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +159,8 @@ def test_a_stream_has_no_length_and_trains():
     ("workload", "mode"),
     [
         (Workload(Net(), data=torch.ones(4, 6)), Mode.INFER),
+        (Workload(Siamese(), data=(torch.ones(4, 6), torch.zeros(4, 6))), Mode.INFER),
+        (Workload(Net(), data=DataLoader(Stream(), batch_size=4)), Mode.TRAIN),
         (Workload(Net(), data=torch.ones(4, 6), loss=of_output), Mode.TRAIN),
         (Workload(Net(), data=torch.ones(4, 6), optimizer=torch.optim.SGD), Mode.TRAIN),
         (Workload(Net(), data=batch()), Mode.TRAIN),
@@ -217,10 +190,7 @@ def test_an_optimizer_is_kept_and_a_function_called_with_what_can_be_trained():
 def test_an_optimizer_of_another_model_is_said():
     strange = torch.optim.SGD(Net().parameters())
     assert "holds no parameter of the model" in normalise((Net(), batch(), of_output, strange), spec()).notes[0]
-
-
-def test_an_assumed_optimizer_is_said():
-    assert any("SGD" in note for note in normalise((Net(), batch()), spec()).notes)
+    assert any("SGD" in note for note in normalise((Net(), batch()), spec()).notes), "as one that is assumed"
     assert normalise((Net(), batch(), of_output, torch.optim.SGD), spec()).notes == []
 
 
@@ -234,11 +204,6 @@ def test_an_assumed_optimizer_is_said():
 )
 def test_the_loss_is_described(loss, mode, text):
     assert normalise((Net(), batch(), loss), spec(mode=mode)).loss_text == text
-
-
-def test_declared_settings_are_kept():
-    loop = normalise(Workload(Net(), data=batch(), current={"precision.autocast": "bfloat16"}), spec())
-    assert loop.current == {"precision.autocast": "bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -266,18 +231,15 @@ def test_a_compiled_model_is_measured_as_the_setting_that_compiles_it(options, s
 def test_a_model_that_is_compiled_as_no_setting_says_stays_so(options):
     compiled = torch.compile(nn.Linear(4, 2), **options)
     loop = normalise((compiled, torch.randn(3, 4)), spec())
-    assert loop.model is compiled
-    assert loop.current == {}
+    assert (loop.model, loop.current) == (compiled, {})
     assert "compiled in a way that no setting says" in loop.notes[0]
 
 
 def test_a_mapping_with_labels_gives_a_plain_model_its_target():
     loop = normalise((Net(), {"x": torch.ones(4, 6), "labels": torch.full((4,), 2)}), spec())
-    step = make_step(Components(loop.model, loop.optimizer, loop.data, StepPlan(mode=Mode.TRAIN, device="cpu")), None)
-    assert isinstance(step, TrainStep)
     with torch.no_grad():
         expected = nn.functional.cross_entropy(loop.model(loop.data["x"]), loop.data["labels"])
-    assert step(loop.data) == expected
+    assert one_step(loop) == expected
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
@@ -296,7 +258,7 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         (Workload(None), "model is nothing (None)", "(model, data)"),
         ((lambda batch: 0, batch()), "model is a function", "Workload(step=step"),
         ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
-        ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "CrossEntropyLoss()"),
+        ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "CrossEntropyLoss(...)"),
         ((Net(), {"x": batch()[0].numpy()}), "data is a dict and holds no tensor", "torch.from_numpy"),
         ((Net(), batch()[0].numpy()), "data is a ndarray and holds no tensor", "torch.from_numpy"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
@@ -310,8 +272,8 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net().requires_grad_(False), batch(), of_output), "no parameter that requires a gradient", "--mode infer"),
         (Workload(Net(), data=batch(), mode="evaluate"), "'evaluate' is not a mode", "train or infer"),
         (Closed(), "its inputs cannot be inferred", "--input SHAPE"),
-        ((Net, batch()), "model is the class Net, not an instance", "Net(...)"),
-        (Net, "returned the class Net, not an instance", "Net(...)"),
+        ((Net, batch()), "model is the class Net, not an nn.Module", "Net(...)"),
+        (Net, "returned the class Net", "Net(...)"),
         (DataLoader(Stream()), "the target returned a DataLoader", "Workload"),
     ],
 )

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts
+from scripts.steps import step_of
 from torch import nn
 
 from advisor import Workload
 from advisor.errors import TargetError
 from advisor.recipe.catalog import load_catalog
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.step.compile import Models
 from advisor.step.loss import LossError
 from advisor.step.optimizer import Together
-from advisor.step.step import OwnStep, make_step
-from advisor.step.tuning import Tuning, apply_settings
+from advisor.step.step import OwnStep
+from advisor.step.tuning import Tuning
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.draws import probe_batches
 from advisor.trial.measurement.probe import probe_training
@@ -70,12 +70,6 @@ def lbfgs():
     return Workload(step=step, model=model, optimizer=optimizer, data=(torch.randn(32, 3), torch.randn(32, 1)))
 
 
-def step_of(loop, settings=None):
-    components = loop.components(StepPlan(mode=loop.mode, device="cpu"), loop.data)
-    apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
-    return make_step(components, loop.loss)
-
-
 def facts_of(loop):
     return replace(cpu_facts(), workload=inspect_loop(loop, CPU, probe_batches(loop.data, 0)))
 
@@ -95,19 +89,9 @@ def test_several_optimizers_have_the_state_of_each_and_get_no_more_by_being_aske
 class TestAStepOfOnesOwn:
     def test_several_models_and_optimizers_are_one_loop(self):
         loop = normalise(gan(), spec())
-        assert isinstance(loop.model, Models)
-        assert isinstance(loop.optimizer, Together)
-        assert loop.mode is Mode.TRAIN
+        assert (type(loop.model), type(loop.optimizer), loop.mode) == (Models, Together, Mode.TRAIN)
         assert facts_of(loop).workload.model == "Linear + Linear"
         assert facts_of(loop).workload.optimizer.name == "Adam + Adam"
-
-    def test_it_runs_what_the_user_wrote(self):
-        expected = gan()
-        wanted = [expected.step(expected.data).item() for _ in range(3)]
-        loop = normalise(gan(), spec())
-        step = step_of(loop)
-        assert isinstance(step, OwnStep)
-        assert [float(step(loop.data)) for _ in range(3)] == wanted
 
     def test_a_closure_is_called_as_often_as_the_optimizer_likes(self):
         loop = normalise(lbfgs(), spec())
@@ -121,14 +105,19 @@ class TestAStepOfOnesOwn:
         assert "optimizer.implementation" in {candidate.key for candidate in proposals.candidates}
         assert ("compile.scope", "with_loss") not in {(c.key, c.value) for c in proposals.candidates}
 
-    def test_settings_reach_each_model_and_optimizer(self):
+    def test_settings_reach_each_model_and_optimizer_as_by_the_public_api(self):
+        settings = {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"}
         loop = normalise(gan(), spec())
-        step = step_of(loop, {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
+        step = step_of(loop, settings)
+        assert isinstance(step, OwnStep)
         types = []
         loop.model[0].register_forward_hook(lambda *seen: types.append(seen[-1].dtype))
-        step(loop.data)
+        loss = float(step(loop.data))
         assert all(group["fused"] for group in loop.optimizer.param_groups)
         assert set(types) == {torch.bfloat16}
+        workload, tuning = gan(), Tuning(settings)
+        prepared = tuning.prepare(*workload.models, *workload.optimizers)
+        assert float(tuning.own_step(workload.step, prepared[0])(workload.data).detach()) == loss
 
     def test_autocast_keeps_no_stale_copy_of_a_weight(self):
         model = nn.Linear(1, 1, bias=False)
@@ -150,15 +139,6 @@ class TestAStepOfOnesOwn:
         assert step_of(loop)(loop.data).shape == (5, 3)
         assert loop.mode is Mode.INFER
 
-    def test_the_public_api_does_what_the_trials_do(self):
-        workload = gan()
-        tuning = Tuning({"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
-        prepared = tuning.prepare(*workload.models, *workload.optimizers)
-        loss = tuning.own_step(workload.step, prepared[0])(workload.data)
-        loop = normalise(gan(), spec())
-        own = step_of(loop, {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
-        assert float(loss.detach()) == float(own(loop.data))
-
     def test_it_is_captured_whole_where_its_optimizers_can_be(self):
         facts = gpu_facts(own_step=True)
         assert ("step.cuda_graph", True) in {(c.key, c.value) for c in load_catalog().propose(facts).candidates}
@@ -170,53 +150,40 @@ class TestWhatDoesNotFit:
         [
             ({"step": None}, "no step that uses them"),
             ({"models": None}, "without the models"),
-            ({"models": [nn.Linear]}, "not an nn.Module"),
+            ({"models": [nn.Linear]}, "model is the class Linear, not an nn.Module"),
             ({"optimizers": [torch.optim.Adam]}, "not a torch.optim.Optimizer"),
             ({"data": None}, "no data"),
             ({"loss": nn.MSELoss()}, "a step of its own and a loss"),
+            ({"mode": "infer"}, "does not fit"),
         ],
     )
     def test_says_so(self, changes, said):
         with pytest.raises(TargetError) as error:
-            normalise(gan(**changes), spec())
+            normalise(gan(**changes), spec(mode=Mode.TRAIN))
         assert said in error.value.message
         assert error.value.hint
 
     @pytest.mark.parametrize(
-        "result",
+        ("result", "factor"),
         [
-            lambda loss: loss.item(),
-            lambda loss: {"loss": float(loss), "accuracy": 0.5},
-            lambda loss: (loss.item(), 7),
-            lambda loss: (7, loss),  # one tensor alone is the loss
+            (lambda loss: loss.item(), 1),
+            (lambda loss: {"loss": float(loss), "accuracy": 0.5}, 1),
+            (lambda loss: (loss.item(), 7), 1),
+            (lambda loss: (7, loss), 1),  # one tensor alone is the loss
+            (lambda loss: {"d": 2 * loss, "g": loss}, 3),  # of several the sum is compared
+            (lambda loss: ({"d": 2 * loss}, {"g": loss, "seen": 8}), 3),
+            (lambda loss: [2 * loss, loss], 3),
         ],
     )
-    def test_a_loss_may_be_a_number_of_pythons(self, result):
+    def test_a_loss_may_be_a_number_of_pythons_or_several(self, result, factor):
         model = nn.Linear(2, 1)
         loop = normalise(Workload(step=lambda b: result(model(b).sum()), model=model, data=torch.ones(1, 2)), spec())
         loss = step_of(loop)(loop.data)
         assert isinstance(loss, torch.Tensor)
-        assert float(loss) == pytest.approx(float(model(loop.data).sum()))
-
-    @pytest.mark.parametrize(
-        "wrap", [lambda d, g: {"d": d, "g": g}, lambda d, g: ({"d": d}, {"g": g, "seen": 8}), lambda d, g: [d, g]]
-    )
-    def test_of_several_losses_the_sum_is_compared(self, wrap):
-        model = nn.Linear(2, 1)
-
-        def step(batch):
-            loss = model(batch).sum()
-            return wrap(2 * loss, loss)
-
-        loop = normalise(Workload(step=step, model=model, data=torch.ones(1, 2)), spec())
-        assert float(step_of(loop)(loop.data)) == pytest.approx(3 * float(model(loop.data).sum()))
+        assert float(loss) == pytest.approx(factor * float(model(loop.data).sum()))
 
     @pytest.mark.parametrize("result", [None, True, "0.5", {"accuracy": 0.5}, ()])
     def test_what_is_no_loss_is_not_taken_for_one(self, result):
         loop = normalise(Workload(step=lambda b: result, model=nn.Linear(2, 2), data=torch.ones(1, 2)), spec())
         with pytest.raises(LossError, match=f"the step returns {type(result).__name__}"):
             step_of(loop)(loop.data)
-
-    def test_the_other_mode_is_refused(self):
-        with pytest.raises(TargetError, match="does not fit"):
-            normalise(gan(), spec(mode=Mode.INFER))

@@ -1,4 +1,4 @@
-"""The parts of a workload in the order and under the names that people return them."""
+"""The parts of a workload as people return them, and data that is no DataLoader."""
 
 from dataclasses import replace
 
@@ -9,9 +9,12 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor import Workload
 from advisor.errors import TargetError
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TargetSpec
-from advisor.workloads.entrypoint import load_target
+from advisor.step.step import make_step
+from advisor.trial.measurement.draws import probe_batches
 from advisor.workloads.normalise import normalise
 
 SPEC = TargetSpec("t", ".")
@@ -115,10 +118,73 @@ def test_data_that_cannot_be_read_as_it_is_says_what_to_write(data, message, hin
     assert hint in refused.value.hint
 
 
-@pytest.mark.parametrize(("signature", "options"), [("cfg", {"config": {"n": 4}}), ("args", {"config": {"n": 4}})])
-def test_a_builder_gets_its_config_under_any_name(tmp_path, signature, options):
-    text = (
-        f"import torch\ndef build({signature}):\n    return torch.nn.Linear(8, 3), torch.randn({signature}['n'], 8)\n"
-    )
-    (tmp_path / "one.py").write_text(text, encoding="utf-8")
-    assert load_target(TargetSpec("one.py:build", str(tmp_path), **options)).batch_size == 4
+# --- batches that no DataLoader makes ---------------------------------------------------------------------------------
+
+SQUARE = nn.Linear(4, 4)
+
+
+def pair():
+    return torch.randn(8, 4), torch.randn(8, 4)
+
+
+def near(output, target):
+    return (output - target).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "kind"),
+    [
+        ([pair() for _ in range(3)], near, tuple),
+        ([{"x": pair()[0]} for _ in range(3)], lambda model, batch: model(batch["x"]).sum(), dict),
+        ([pair()[0] for _ in range(5)], lambda model, batch: near(model(batch), batch), torch.Tensor),
+    ],
+    ids=["tuples", "mappings", "tensors"],
+)
+def test_a_list_of_batches_is_read_batch_by_batch(data, loss, kind):
+    loop = normalise(Workload(SQUARE, data=data, loss=loss), SPEC)
+    batches = probe_batches(loop.data, 0)
+    assert len(batches) == len(data)
+    assert all(type(batch) is kind for batch in batches)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    assert all(bool(torch.isfinite(step(batch))) for batch in batches)
+
+
+class Graph:
+    """A batch that can be called, as PyTorch Geometric's ``Data`` can: it yields what it holds."""
+
+    def __init__(self):
+        self.x = torch.randn(8, 4)
+
+    def __call__(self, *names):
+        yield from vars(self).items()
+
+    def to(self, device, **options):
+        self.x = self.x.to(device, **options)
+        return self
+
+
+ONE_BATCH = {
+    "a list of two": list(pair()),
+    "a tuple": pair(),
+    "a tuple of three": (*pair(), pair()[0]),
+    "a list of three": [*pair(), pair()[0]],
+    "parts of other forms": [list(pair()), [torch.randn(8), torch.randn(8)]],
+    "input and target": [torch.randn(8, 4), torch.zeros(8)],
+    "an object that can be called": Graph(),
+}
+
+
+@pytest.mark.parametrize("data", ONE_BATCH.values(), ids=ONE_BATCH)
+def test_the_parts_of_one_batch_are_one_batch(data):
+    for given in ({"loss": lambda model, batch: 0}, {"step": lambda batch: 0}):
+        loop = normalise(Workload(SQUARE, data=data, **given), SPEC)
+        assert loop.data is data
+        assert loop.make_batch is None
+
+
+def test_what_can_be_read_once_is_read_ahead_and_said():
+    loop = normalise((SQUARE, (pair() for _ in range(3)), near), SPEC)
+    assert len(list(loop.data)) == len(list(loop.data)) == 3
+    assert any("can be read only once" in note for note in loop.notes)
+    with pytest.raises(TargetError, match="yields no batch"):
+        normalise((SQUARE, iter(()), near), SPEC)

@@ -42,14 +42,10 @@ def test_only_tensors_with_the_batch_dimension_change():
 
 def test_nested_containers_keep_their_types():
     batch = [Pair(torch.zeros(2, 1), OrderedDict(a=torch.ones(2))), Record(torch.zeros(2, 3), "r")]
-    new = resize_batch(batch, 6)
-    assert isinstance(new, list)
-    assert isinstance(new[0], Pair)
-    assert isinstance(new[0].right, OrderedDict)
-    assert new[0].left.shape == (6, 1)
-    assert new[0].right["a"].shape == (6,)
-    assert isinstance(new[1], Record)
-    assert (new[1].images.shape, new[1].name, new[1].extra) == ((6, 3), "r", 1)
+    pair, record = resize_batch(batch, 6)
+    assert (type(pair), type(pair.right), type(record)) == (Pair, OrderedDict, Record)
+    assert (pair.left.shape, pair.right["a"].shape) == ((6, 1), (6,))
+    assert (record.images.shape, record.name, record.extra) == ((6, 3), "r", 1)
     assert batch[1].images.shape == (2, 3)
 
 

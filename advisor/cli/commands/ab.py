@@ -1,11 +1,9 @@
 """``perf-advisor ab``: two commands that train, or one at two git revisions, timed in turn."""
 
-import sys
 from collections.abc import Sequence
 
-from advisor.cli.parser import Parser
+from advisor.cli.parser import Parser, say
 from advisor.errors import ExitCode
-from advisor.figures.options import seconds_of
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,8 +19,8 @@ def run(arguments: Sequence[str]) -> int:
     about = "one command at two git revisions; files that git does not hold are not there"
     parser.add_argument("--rev", nargs=2, metavar=("A", "B"), default=[], help=about)
     parser.add("--min-speedup")
-    parser.add("--budget", type=seconds_of, default=120.0, help="90s, 2m (the default)")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_limit()
+    parser.add_json()
     options = parser.parse(arguments)
     from advisor.export.json_report import strict_json
     from advisor.proof.commands import compare
@@ -30,6 +28,6 @@ def run(arguments: Sequence[str]) -> int:
     from advisor.proof.shown import as_json, as_text
 
     with sides_of(options.commands, options.rev) as (a, b, folder):
-        found = compare(a, b, options.budget, folder, lambda text: print(text, file=sys.stderr, flush=True))
+        found = compare(a, b, options.budget_s, folder, say)
     print(strict_json(as_json(found, options.min_speedup), indent=2) if options.json else as_text(found))
     return ExitCode.OK if found.reaches(options.min_speedup) else ExitCode.NOT_WORTH_IT

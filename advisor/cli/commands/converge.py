@@ -1,11 +1,10 @@
 """``perf-advisor converge``: whether a training with exported settings learns as well as without them."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.checks import check_writable
-from advisor.cli.parser import Parser, split_arguments, target_of_exported
+from advisor.cli.parser import Parser, say, split_arguments, target_of_exported
 from advisor.errors import ExitCode, UsageError
 from advisor.export.files import write_atomically
 from advisor.records import Mode
@@ -21,15 +20,15 @@ def run(arguments: Sequence[str]) -> int:
         usage="perf-advisor converge SETTINGS TARGET [options] [-- ARGUMENTS of the target]",
     )
     parser.add_exported("train with another target's settings, too")
-    parser.add("--steps", default=500)
+    parser.add("--steps", dest="steps", default=500)
     parser.add("--seeds")
     parser.add("--report", type=str, help="a picture of the curves, .svg")
-    parser.add_argument("--json", action="store_true", help="the curves as JSON")
+    parser.add_json("the curves as JSON")
     options = parser.parse(own)
-    if options.report and not options.report.endswith(".svg"):
-        raise UsageError(f"{options.report} is no picture.", "Give --report a file that ends in .svg.")
-    if options.report:
-        check_writable("--report", Path(options.report))
+    if picture := options.report_path:
+        if not picture.endswith(".svg"):
+            raise UsageError(f"{picture} is no picture.", "Give --report a file that ends in .svg.")
+        check_writable("--report", Path(picture))
     target = target_of_exported(options, targets)
     if target.mode is Mode.INFER:
         raise UsageError("only a training has a loss curve.", "Leave --mode infer out.")
@@ -37,8 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     from advisor.proof.convergence import converge
     from advisor.proof.curves import as_json, as_text, drawn
 
-    found = converge(target, options.settings, lambda text: print(text, file=sys.stderr), options.steps, options.seeds)
+    found = converge(target, options.settings, say, options.steps, options.seeds)
     print(strict_json(as_json(found), indent=2) if options.json else as_text(options.settings, found, options.steps))
-    if options.report:
-        write_atomically(options.report, drawn(found))
+    if picture:
+        write_atomically(picture, drawn(found))
     return ExitCode.OK if found.verdict.is_fine else ExitCode.NOT_WORTH_IT

@@ -10,7 +10,7 @@ from advisor.errors import ExitCode
 def run(arguments: Sequence[str]) -> int:
     """Describe the machine: in a table, or with every gauge as JSON. Raises UsageError."""
     parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
-    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
+    parser.add_json("as JSON, with every gauge")
     as_json = parser.parse(arguments).json
     from advisor.export.json_report import strict_json
     from advisor.machine.hardware import inspect_hardware

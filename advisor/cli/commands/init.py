@@ -12,10 +12,8 @@ from advisor.cli.checks import check_writable
 from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.figures.formatting import counted
-from advisor.figures.options import seconds_of
 from advisor.files.paths import check_target
 
-_BUDGET_S = 120.0
 _LAST_LINES = 12
 
 
@@ -26,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.add("--output")
-    parser.add("--budget", type=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    parser.add_limit()
     options = parser.parse(own)
     script = Path(options.script)
     check_target(options.script, Path.cwd())
@@ -36,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     check_writable("--output", path)
     if path.exists():
         raise UsageError(f"there is a file {path} already.", "Name another one with --output.")
-    text, is_measurable = _draft(options.script, str(path), of_script, options.budget)
+    text, is_measurable = _draft(options.script, str(path), of_script, options.budget_s)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
     print(

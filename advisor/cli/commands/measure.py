@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
-from advisor.cli.parser import Parser, launch_of, split_arguments, target_of
-from advisor.errors import UsageError
+from advisor.cli.parser import Parser, given, launch_of, split_arguments, target_of
+from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.files.paths import DEMO
-from advisor.judging.objective import DEFAULT_KEEP_SPEED
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
 from advisor.records import Mode, Objective, TargetSpec
+from advisor.records.secrets import arguments_without_secrets
 from advisor.version import __version__
 
 if TYPE_CHECKING:
@@ -66,27 +65,48 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it resumes. Raises UsageError where there is no such session.
+        """The request to measure, and the session that it resumes: an option not given now has its value there.
 
-        An option that is not given now has the value that it had in that session.
+        Raises UsageError where there is no such session, or where it measured something else.
         """
         if self.resume is None:
             return self.request, None
-        from advisor.cli.resuming import resumed
+        from advisor.experiment.past.sameness import taken_up_request
 
-        request, past = resumed(self.resume, self.request)
+        past = _past(self.resume, self.request.target)
+        if not self.request.target.arguments:
+            past.check_arguments()
+        wanted = self.request.continuing(past.request)
+        request = taken_up_request(wanted, past, config_given=self.request.config_path is not None)
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
 
 
-class _ShowVersion(argparse.Action):
-    """Prints the version, and in a second line those of what it runs on."""
+def _past(session_id: str, wanted: TargetSpec) -> PastSession:
+    """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    from advisor.experiment.past.journal import list_sessions, open_session
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print, and exit."""
-        from advisor.machine.versions import versions_line
+    if session_id or not wanted.target:
+        past = open_session(session_id or None)
+        wanted = replace(wanted, target=wanted.target or past.request.target.target)
+        if not _is_of(wanted, past.request.target):
+            raise UsageError(
+                f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
+                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` resumes its latest.",
+            )
+        return past
+    fitting = [past for past in list_sessions() if _is_of(wanted, past.request.target)]
+    here = [past for past in fitting if past.request.target.directory == wanted.directory]
+    if not fitting:
+        raise UsageError(
+            f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
+        )
+    return (here or fitting)[0]
 
-        print(f"perf-advisor {__version__}\n{versions_line()}")
-        parser.exit()
+
+def _is_of(wanted: TargetSpec, measured: TargetSpec) -> bool:
+    """Whether a session of one target measures another; arguments that are left out are the session's."""
+    arguments, _ = arguments_without_secrets(wanted.arguments)
+    return wanted.target == measured.target and arguments in ((), measured.arguments)
 
 
 def measure_parser(about: str) -> Parser:
@@ -98,7 +118,7 @@ def measure_parser(about: str) -> Parser:
         metavar="TARGET",
         help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show what is installed, and exit")
+    parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
     for topic in TOPICS:
         parser.add_topic(topic)
     return parser
@@ -106,33 +126,39 @@ def measure_parser(about: str) -> Parser:
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
-    parser = measure_parser(about)
     own, targets = split_arguments(arguments)
-    options = parser.parse(own)
+    options = measure_parser(about).parse(own)
+    if options.version:
+        from advisor.machine.versions import versions_line
+
+        print(f"perf-advisor {__version__}\n{versions_line()}")
+        raise SystemExit(ExitCode.OK)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
-    key_map = dict(options.map)
-    check_recipes(options.recipes, key_map, options.only, options.skip, options.accept)
-    if options.keep_speed is not None and options.objective is not Objective.MEMORY:
+    check_recipes(options)
+    outputs, spec = outputs_of(options), target_of(target or "", targets, options)
+    request = given(
+        Request,
+        options,
+        target=spec,
+        budget_s=options.budget_s or (_DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S),
+        launch=launch_of(options),
+        config_path=str(Path(options.config_path).resolve()) if options.config_path and spec.target else None,
+        key_map=dict(outputs.key_map),
+    )
+    if options.keep_speed is not None and request.objective is not Objective.MEMORY:
         raise UsageError(
-            f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
+            f"--keep-speed says what speed less memory must keep, and the objective is {request.objective}.",
             "Leave it out, or add --objective memory.",
         )
-    if options.latency_limit is not None and options.mode is Mode.TRAIN:
+    if request.latency_limit_ms is not None and spec.mode is Mode.TRAIN:
         raise UsageError("--latency-limit is for calls of a model in inference.", "Leave it out, or add --mode infer.")
-    if options.gpus != 1 and ":" in options.device:
+    if request.gpus != 1 and ":" in spec.device:
         raise UsageError(
-            f"--gpus asks for several GPUs, and --device {options.device} for one.",
+            f"--gpus asks for several GPUs, and --device {spec.device} for one.",
             "Leave one of them out; CUDA_VISIBLE_DEVICES chooses among several.",
         )
-    outputs = outputs_of(options, key_map)
-    return Measure(
-        request=_request(target_of(target or "", targets, options), options, key_map),
-        outputs=outputs,
-        headless=options.headless or outputs.json_to_stdout,
-        resume=resume,
-        budget_s=options.budget,
-        force=options.force,
-    )
+    headless = bool(options.headless) or outputs.json_to_stdout
+    return Measure(request, outputs, headless, resume, options.budget_s, bool(options.force))
 
 
 def _target_and_resume(
@@ -158,29 +184,3 @@ def _target_and_resume(
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
         )
     return target, resume
-
-
-def _request(spec: TargetSpec, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
-    return Request(
-        target=spec,
-        budget_s=options.budget or (_DEMO_BUDGET_S if spec.target == DEMO else DEFAULT_BUDGET_S),
-        objective=options.objective,
-        keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
-        allow=options.allow,
-        memory_limit_bytes=options.memory_limit,
-        latency_limit_ms=options.latency_limit,
-        evaluate=options.eval or "",
-        min_score=options.min_score,
-        max_drop=options.max_drop,
-        eval_steps=options.steps or DEFAULT_EVAL_STEPS,
-        only=tuple(dict.fromkeys(options.only)),
-        skip=tuple(dict.fromkeys(options.skip)),
-        recipe_folders=tuple(options.recipes),
-        gpus=options.gpus,
-        machines=options.nnodes,
-        launch=launch_of(options),
-        config_path=str(Path(options.config).resolve()) if options.config and spec.target else None,
-        key_map=key_map,
-        scripts=tuple(options.script),
-        accept=tuple(options.accept),
-    )

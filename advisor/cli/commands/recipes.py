@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     from advisor.report.document import pairs
     from advisor.report.terminal import body_of, print_text, table
 
-    catalog = load_catalog(tuple(options.recipes))
+    catalog = load_catalog(options.recipe_folders or ())
     for problem in catalog.problems:
         print(f"warning: {plain(problem)}", file=sys.stderr)
     if options.recipe_id:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.figures.formatting import MISSING, counted, format_first, format_seconds, plain
+from advisor.figures.formatting import counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 
-# --- report, export -----------------------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    from advisor.experiment.past.journal import PastSession
+    from advisor.experiment.state import SessionState
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -26,7 +30,7 @@ def run_report(arguments: Sequence[str]) -> int:
     parser.add_session()
     parser.add(*REPORTS, "--recipes")
     options = parser.parse(arguments)
-    return _revisit(options.session, outputs_of(options, {}), tuple(options.recipes), show=True)
+    return _revisit(options, outputs_of(options), show=True)
 
 
 def run_export(arguments: Sequence[str]) -> int:
@@ -37,43 +41,35 @@ def run_export(arguments: Sequence[str]) -> int:
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
-    key_map = dict(options.map)
-    check_recipes(options.recipes, key_map)
-    outputs = outputs_of(options, key_map)
-    return _revisit(options.session, outputs, tuple(options.recipes), show=False, force=options.force)
+    check_recipes(options)
+    return _revisit(options, outputs_of(options), show=False)
 
 
-def _revisit(
-    session_id: str, outputs: Outputs, recipe_folders: tuple[str, ...], *, show: bool, force: bool = False
-) -> int:
+def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
-    ``force`` replaces a file that holds the settings of another target. Only recipes of these folders are loaded: no
-    code is run because a session names it. Raises AdvisorError.
+    Only recipes of the named folders are loaded: no code is run because a session names it. Raises AdvisorError.
     """
-    from advisor.experiment.past.journal import open_session
     from advisor.experiment.ranking import CONTROL
-    from advisor.experiment.state import SessionState
     from advisor.export.outputs import write_outputs
     from advisor.recipe.catalog import REMOVED, load_catalog
     from advisor.report.terminal import print_sections
-    from advisor.report.verdict import result_line
     from advisor.report.whole import summary_sections
 
-    past = open_session(session_id or None)
+    past, state, line = _opened(options.session)
     outputs = beside_own_files(outputs, past.request)
-    if not force:
+    if not show and not options.force:
         check_export(outputs, past.request.target)
-    state, catalog = SessionState.of(past.events), load_catalog(recipe_folders)
+    catalog = load_catalog(options.recipe_folders or ())
     if past.damage and not (show and state.baseline):  # else the summary says it
-        print(f"warning: {past.damage}.", file=sys.stderr)
+        _warn(f"{past.damage}.")
     tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
     if missing := sorted(tried - {CONTROL, *catalog.recipes}):
         told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
-        print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
+        _warn(f"{told}; name their folder with --recipes DIR.")
     if show:
         file = sys.stderr if outputs.json_to_stdout else sys.stdout
-        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
+        print(f"Session {line}", file=file)
         print_sections(summary_sections(state, catalog), file)
     config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
     if config and config == past.request.config_path and not outputs.key_map:
@@ -84,9 +80,6 @@ def _revisit(
     if written.errors:
         raise written.errors[0]
     return ExitCode.OK if show or state.baseline else ExitCode.TARGET
-
-
-# --- open, compare ------------------------------------------------------------------------------------------------
 
 
 def run_open(arguments: Sequence[str]) -> int:
@@ -108,7 +101,7 @@ def run_open(arguments: Sequence[str]) -> int:
     with collector_waits():
         from advisor.tui.launch import show_session
 
-    return show_session(options.session, tuple(options.recipes))
+    return show_session(options.session, tuple(options.recipe_folders or ()))
 
 
 def run_compare(arguments: Sequence[str]) -> int:
@@ -120,27 +113,20 @@ def run_compare(arguments: Sequence[str]) -> int:
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
-    from advisor.experiment.past.journal import open_session
-    from advisor.experiment.state import SessionState
     from advisor.report.comparison import Measured, comparison_sections, summary
     from advisor.report.terminal import print_sections
-    from advisor.report.verdict import result_line
 
-    sides, named = [], []
+    sides, lines = [], []
     for session_id in (options.before, options.after):
-        past = open_session(session_id)
+        past, state, line = _opened(session_id)
         if past.damage:
-            print(f"warning: {past.damage}.", file=sys.stderr)
-        state = SessionState.of(past.events)
+            _warn(f"{past.damage}.")
         sides.append(Measured(past.session_id, past.request, state))
-        named.append(f"{past.session_id}, {plain(past.request.target.command)}: {result_line(state)}")
+        lines.append(line)
     before, after = sides
-    print(f"From {named[0]}\nto   {named[1]}\n\n{plain(summary(before, after))}")
+    print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(before, after))}")
     print_sections(comparison_sections(before, after), sys.stdout)
     return ExitCode.OK
-
-
-# --- sessions -----------------------------------------------------------------------------------------------------
 
 
 def run_sessions(arguments: Sequence[str]) -> int:
@@ -161,18 +147,17 @@ def _list_all() -> None:
     from advisor.report.terminal import print_text, table
     from advisor.report.verdict import result_line
 
-    made, found, read = table("session", "target", "result", "length"), session_ids(), set[str]()
+    made, unread = table("session", "target", "result", "length"), session_ids()
     for past in list_sessions():
-        read.add(past.session_id)
+        unread.remove(past.session_id)
         state = SessionState.of(past.events)
-        length = format_seconds(state.finished.session_s) if state.finished else MISSING
+        length = format_seconds(state.finished.session_s if state.finished else None)
         made.add_row(past.session_id, plain(past.request.target.command), result_line(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
-    if unread := [session_id for session_id in found if session_id not in read]:
-        many = format_first(unread, 3)
-        told = f"{counted(len(unread), 'session')} cannot be read: {many}; `perf-advisor report {unread[0]}` says why."
-        print(f"warning: {told}", file=sys.stderr)
+    if unread:
+        many = f"{counted(len(unread), 'session')} cannot be read: {format_first(unread, 3)}"
+        _warn(f"{many}; `perf-advisor report {unread[0]}` says why.")
     elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
 
@@ -186,9 +171,24 @@ def _prune(keep: int) -> None:
         try:
             Journal(past.path, past.request).close()
         except UsageError as error:
-            print(f"warning: {error.message}", file=sys.stderr)
+            _warn(error.message)
             continue
         past.path.unlink()
         shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
         deleted += 1
     print(f"{counted(deleted, 'session')} deleted.")
+
+
+def _opened(session_id: str) -> tuple[PastSession, SessionState, str]:
+    """A recorded session, its state, and a line that names it with its result."""
+    from advisor.experiment.past.journal import open_session
+    from advisor.experiment.state import SessionState
+    from advisor.report.verdict import result_line
+
+    past = open_session(session_id or None)
+    state = SessionState.of(past.events)
+    return past, state, f"{past.session_id}, {plain(past.request.target.command)}: {result_line(state)}"
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)

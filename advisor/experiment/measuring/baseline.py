@@ -45,15 +45,15 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     bench.build_once()
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
-    forked = not bench.why_not_built_once
-    if result.outcome is Outcome.CRASHED or (result.outcome is Outcome.FAILED and forked):
+    if result.outcome in (Outcome.CRASHED, Outcome.FAILED):
         # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
         # was killed from outside is started again either way.
-        if forked:
-            bench.runner.forget_build()
+        forked = bench.runner.forget_build()
+        if forked and not bench.why_not_built_once:
             reason = f"its first run failed in a process that was forked after building: {result.reason}"
             bench.why_not_built_once = reason
-        result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
+        if forked or result.outcome is Outcome.CRASHED:
+            result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
         problem, hint = result.reason, result.hint or "Fix the target and try again."
         if result.outcome is not Outcome.FAILED:

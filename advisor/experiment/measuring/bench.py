@@ -131,9 +131,6 @@ class Bench:
     def expected_s(self, settings: Mapping[str, Value]) -> float:
         """The expected duration of a trial of these settings, in seconds."""
         expected_s = self.budget.expected_s(Settings(settings))
-        if self.catalog.compiles(settings):
-            begun_s = self.compiling_s if self.compiles_beside(settings) else 0.0
-            expected_s = max(expected_s, self._compile_s(Settings(settings)) - begun_s)
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
             expected_s += _TIMING_KERNELS_S
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
@@ -179,9 +176,9 @@ class Bench:
 
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
-    def compile_beside(self, settings: Mapping[str, Value]) -> None:
+    def compile_beside(self, settings: Settings) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling, self._compiling_since_s = Settings(settings), self.budget.spent_s
+        self.compiling, self._compiling_since_s = settings, self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
@@ -190,8 +187,7 @@ class Bench:
             settings, self.compiling = self.compiling, None
             self._beside[settings] = result
             if result.outcome is Outcome.MEASURED:
-                code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
-                self.budget.learn(result.wall_s or 0.0, code, cost=cost)
+                self.budget.learn(settings, result.wall_s or 0.0)
         return self.compiling is None
 
     def has_compiled(self, settings: Mapping[str, Value]) -> bool:
@@ -208,17 +204,6 @@ class Bench:
     def compiling_s(self) -> float:
         """The seconds since the latest compilation beside the trials began."""
         return self.budget.spent_s - self._compiling_since_s
-
-    @property
-    def compiling_left_s(self) -> float:
-        """The seconds that what compiles beside the trials should still take; 0 where nothing does, or it is late."""
-        if self.has_compiled_beside() or self.compiling is None:
-            return 0.0
-        return max(0.0, self._compile_s(self.compiling) - self.compiling_s)
-
-    def _compile_s(self, settings: Settings) -> float:
-        """The expected duration of a trial that compiles the code of these settings, in seconds."""
-        return self.budget.expected_s(self.catalog.compiled_code(settings), cost=self.catalog.cost(settings))
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
@@ -269,9 +254,10 @@ class Bench:
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
-        # What failed there has failed; for want of memory, or of time, it is tried alone.
+        # What failed there has failed. For want of memory or time it is tried alone, as is a target that each trial
+        # builds for itself: two at a time may take the same port or file.
         beside = self._beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
-        failed = beside.outcome is Outcome.FAILED
+        failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)
         result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
         if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
@@ -293,21 +279,21 @@ class Bench:
         Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
         prepared before the first step: that was loading the compiler.
         """
-        budget, cost = self.budget, self.catalog.cost(spec.settings)
-        code = self.catalog.compiled_code(spec.settings)
+        budget, settings = self.budget, Settings(spec.settings)
+        compiles = self.catalog.compiles(settings)
         self.measuring_s += result.measuring_s
         if not result.measured:
-            if result.outcome is Outcome.TIMED_OUT and budget.has_compiled(code):
-                budget.learn(wall_s, code, cost=cost)  # it takes longer than was expected: the next gets more time
+            if result.outcome is Outcome.TIMED_OUT and compiles and not budget.has_to_compile(settings):
+                budget.learn(settings, wall_s)  # it takes longer than was expected: the next gets more time
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
-        self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if cost else 0.0)
+        self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
         # Trials over several GPUs, the first (in which the fork server starts) and those of a fresh interpreter take
         # longer: no measure of others.
         if spec.world != self.world:
             return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
-            budget.learn(wall_s, code if cost else Settings(spec.settings), cost=cost)
+            budget.learn(settings, wall_s)
         elif spec.kind.inspects and budget.baseline_s is None:
             # The least of a trial that runs like this one, but inspects, profiles and compiles nothing.
             step_s = median(block.seconds / block.steps for block in result.blocks)
@@ -325,8 +311,10 @@ class Bench:
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
+            self.emit(events.Paused(True))
             with self.budget.stopped():
-                self.steering.wait_while_paused(lambda waiting: self.emit(events.Paused(waiting)))
+                self.steering.wait_while_paused()
+            self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; where it was ended from outside, the result says that the person skipped it.

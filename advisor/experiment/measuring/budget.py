@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Mode
 
@@ -41,8 +42,11 @@ class Budget:
     ``guessed_compile_s`` is what a first compilation takes beyond an ordinary trial, before one was seen.
     """
 
-    def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, total_s: float, clock: Callable[[], float] = time.monotonic, catalog: Catalog | None = None
+    ) -> None:
         self.total_s = total_s
+        self._catalog = catalog or load_catalog()
         self._clock = clock
         self._started = clock()
         self._walls: list[tuple[Settings, float]] = []
@@ -104,47 +108,44 @@ class Budget:
         """Seconds after which an ordinary trial counts as hanging, even with budget left: the other trials need it."""
         known = bool(self._walls) or self.baseline_s is not None
         longer_s = min(_HANGS_AFTER_S, _HANGS_AFTER_SHARE * self.total_s)
-        return _HANGS_AFTER * self.expected_s() + longer_s if known else math.inf
+        return _HANGS_AFTER * self.expected_s(Settings()) + longer_s if known else math.inf
 
     # --- what trials take -----------------------------------------------------------------------------------------
 
-    def learn(self, wall_s: float, what: Settings, *, cost: float = 0.0) -> None:
-        """Learn from a trial's duration.
-
-        ``what`` is the code that it compiled, and ``cost`` the usual relative time of that. Of a trial that compiled
-        nothing, ``what`` are its settings, and ``cost`` is 0.
-        """
-        if cost:
-            self._compiled.setdefault(what, []).append(wall_s / cost)
+    def learn(self, settings: Settings, wall_s: float) -> None:
+        """Learn from the duration of a trial of these settings."""
+        if cost := self._catalog.cost(settings):
+            self._compiled.setdefault(self._catalog.compiled_code(settings), []).append(wall_s / cost)
         else:
-            self._walls.append((what, wall_s))
+            self._walls.append((settings, wall_s))
 
-    def has_compiled(self, code: Settings) -> bool:
-        """Whether a trial has compiled this before, so that the compiler's cache holds it."""
-        return code in self._compiled
+    def has_to_compile(self, settings: Settings) -> bool:
+        """Whether settings compile code that no trial has compiled yet, so that the compiler's cache lacks it."""
+        code = self._catalog.compiled_code(settings)
+        return bool(code) and code not in self._compiled
 
     @property
     def compile_s(self) -> float | None:
         """Longest first compilation so far, scaled to one of usual cost. Seconds; None before the first."""
         return max((walls[0] for walls in self._compiled.values()), default=None)
 
-    def expected_s(self, what: Settings | None = None, *, cost: float = 0.0) -> float:
-        """The expected duration of the next trial, in seconds; ``what`` and ``cost`` as in :meth:`learn`."""
-        what = what or Settings()
+    def expected_s(self, settings: Settings) -> float:
+        """The expected duration of the next trial, in seconds."""
         guess_s = 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
-        if cost:
-            ordinary_s = median([seconds for _, seconds in self._walls[-_LATEST:]] or [guess_s])
-            cold_s = cost * (self.guessed_compile_s + ordinary_s if self.compile_s is None else self.compile_s)
-            if not self.has_compiled(what):
-                return cold_s
-            _, *again = self._compiled[what]
-            return cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s)
-        known = [(_distance(settings, what), seconds) for settings, seconds in self._walls]
-        if all(settings for settings, _ in self._walls):
-            known.append((len(what), guess_s))
+        near = [(_distance(one, settings), seconds) for one, seconds in self._walls]
+        if all(one for one, _ in self._walls):
+            near.append((len(settings), guess_s))
         # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
-        near = min(distance for distance, _ in known) + 1
-        return median([seconds for distance, seconds in known if distance <= near][-_LATEST:])
+        nearest = min(distance for distance, _ in near) + 1
+        expected_s = median([seconds for distance, seconds in near if distance <= nearest][-_LATEST:])
+        if not (cost := self._catalog.cost(settings)):
+            return expected_s
+        ordinary_s = median([seconds for _, seconds in self._walls[-_LATEST:]] or [guess_s])
+        cold_s = cost * (self.guessed_compile_s + ordinary_s if self.compile_s is None else self.compile_s)
+        if self.has_to_compile(settings):
+            return max(expected_s, cold_s)
+        _, *again = self._compiled[self._catalog.compiled_code(settings)]
+        return max(expected_s, cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s))
 
 
 def _distance(one: Settings, other: Settings) -> int:
@@ -153,7 +154,7 @@ def _distance(one: Settings, other: Settings) -> int:
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one
-# with the loss; tests/experiment/test_compile_time.py has them. Seconds.
+# with the loss; tests/experiment/test_budget.py has them. Seconds.
 _AT_LEAST_S = 5.0
 _PER_OPERATION_S = 0.028
 _PER_SHAPE_S = 0.88

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.experiment import events
-from advisor.experiment.consent import Consent
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -12,10 +11,10 @@ from advisor.experiment.measuring.scoring import with_scores
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
-from advisor.experiment.ranking import CONTROL, INSTRUMENTED
+from advisor.experiment.ranking import INSTRUMENTED
+from advisor.experiment.reporting import Reporter
 from advisor.experiment.stacks import compiled_next
-from advisor.judging.judge import BASELINE
-from advisor.recipe.settings import Settings
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.records import TrialKind, TrialSpec, Value
 
 # The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
@@ -43,14 +42,14 @@ _STAGES = {
 class MoveTrials:
     """Implements ``search.Trials`` with trial processes.
 
-    ``wanted`` are the moves that the search may take. ``consent`` gives the consent under the decisions so far, and
-    ``report`` tells of what is new in what is known.
+    ``wanted`` are the moves that the search may take, and ``known`` is what was published last: a cancelled session
+    goes on from there.
     """
 
-    def __init__(self, bench: Bench, *, consent: Callable[[Consent], Consent], report: Callable[[Known], None]) -> None:
+    def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
-        self._consent = consent
-        self._report = report
+        self.known: Known | None = None
+        self._reporter = reporter
         self._stage = ""
         self.wanted: Callable[[Move], bool] = lambda move: True
 
@@ -78,54 +77,43 @@ class MoveTrials:
         return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether a move is wanted, and there is time for it and for the stack's turns behind it."""
-        budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if self.bench.steering.ending or not self.wanted(move) or self._is_behind_a_stack(move, known):
+        """Whether a move is wanted, and there is time for it and for the stack's turns behind it.
+
+        While a stack compiles beside the trials, nothing else compiles.
+        """
+        bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
+        if bench.steering.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
+        stacks = [other for other in moves(known) if other.kind is Kind.STACK]
         if not move.has_priority:
-            return budget.allows(cost_s, reserve_s=self.reserve_s(known))
+            waits = bench.catalog.compiles(move.settings) and any(bench.compiles_beside(one.settings) for one in stacks)
+            return not waits and budget.allows(cost_s, reserve_s=self.reserve_s(known))
         # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
-        stacks_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.STACK]
         takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
-        return takes_little and budget.allows(cost_s + POLICY.safe * sum(stacks_s))
+        return takes_little and budget.allows(cost_s + POLICY.safe * sum(self.cost_s(one, known) for one in stacks))
 
     def _affords_stack(self, move: Move, known: Known) -> bool:
         """Whether there is time for a whole stack; one with priority starts even if it may end too late.
 
         While its code compiles beside the trials, it waits as long as there is something else to measure.
         """
-        cost_s, reserve_s = self.cost_s(move, known), self._reserve_s_beside(move, known)
-        beside = self.bench.compiles_beside(move.settings)
+        bench, cost_s = self.bench, self.cost_s(move, known)
+        beside = bench.compiles_beside(move.settings)
         if beside and any(other.kind is not Kind.STACK and self.affords(other, known) for other in moves(known)):
             return False
-        if beside or self.bench.has_compiled(move.settings):
-            cost_s = self.bench.expected_s(BASELINE)
+        if beside or bench.has_compiled(move.settings):
+            cost_s = bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= POLICY.start_share
-        return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
-
-    def _is_behind_a_stack(self, move: Move, known: Known) -> bool:
-        """Whether a whole stack compiles beside the trials, and a move would compile as well, or make its code wait.
-
-        Turns only wait for code that should be measured before they have to begin.
-        """
-        if move.has_priority or move.kind is Kind.STACK:
-            return False
-        if not any(other.kind is Kind.STACK and self.bench.compiles_beside(other.settings) for other in moves(known)):
-            return False
-        wait_s, cost_s = self.bench.compiling_left_s, self.cost_s(move, known)
-        too_long = 0 < wait_s < cost_s
-        if move.kind is Kind.TURNS:
-            return too_long and self.bench.budget.allows(wait_s + self.bench.expected_s(BASELINE) + cost_s)
-        return too_long or bool(self.bench.catalog.compiles(move.settings))
+        return bench.budget.allows(cost_s, reserve_s=self._reserve_s_beside(move, known))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
         """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
-        return self.reserve_s(known) if has_to_compile(self.bench, move.settings) else 0.0
+        return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
@@ -151,9 +139,8 @@ class MoveTrials:
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
-                spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
-                spec = replace(spec, stream_seed=self.bench.request.seed + 1)
-                evidence = Evidence(control=self.bench.run(spec))
+                spec = replace(self.bench.spec(move.name, CONTROL_SETTINGS), stream_seed=self.bench.request.seed + 1)
+                evidence = Evidence(runs=((CONTROL_SETTINGS, self.bench.run(spec)),))
             case Kind.PROFILE:
                 evidence = self._profile(known)
             case Kind.REFERENCE:
@@ -174,24 +161,23 @@ class MoveTrials:
     def _is_compiled(self, move: Move, known: Known) -> bool:
         """Whether a stack can be measured: have its code compiled beside the trials first, where that can be.
 
-        Where that began already, nothing else is to be measured meanwhile: it waits as long as that should take, or,
-        once that is late, until the turns of the stack have to begin.
+        Where that began already, nothing else is to be measured meanwhile: it waits until the turns of the stack have
+        to begin.
         """
         bench = self.bench
-        to_do = has_to_compile(bench, move.settings) and not bench.has_compiled(move.settings)
+        to_do = bench.budget.has_to_compile(move.settings) and not bench.has_compiled(move.settings)
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
             bench.compile_beside(move.settings)
             return False
         if not bench.compiles_beside(move.settings):
             return True
-        left_s = bench.budget.left_s - self._reserve_s_beside(move, known)
-        return bench.wait_until_compiled(move.name, min(left_s, bench.compiling_left_s or left_s))
+        return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
         """One trial; beside that of a stack that compiles nothing, its compiled form is compiled for the next."""
         bench, spec = self.bench, self._spec(move, known)
         coming = compiled_next(known, move.settings) if move.kind is Kind.STACK else BASELINE
-        possible = not bench.catalog.compiles(move.settings) and has_to_compile(bench, coming)
+        possible = not bench.catalog.compiles(move.settings) and bench.budget.has_to_compile(coming)
         undisturbed = possible and all(may_compile_beside(bench, known, one) for one in (move.settings, coming))
         if undisturbed and bench.has_compiled_beside():
             bench.compile_beside(coming)
@@ -238,13 +224,11 @@ class MoveTrials:
 
     def publish(self, known: Known) -> Known:
         """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
+        self.known = known
         self.post_progress(known)  # first: the lines that are written of what is new carry it
-        self._report(known)
-        followed = known.with_consent(self._consent(known.plan.consent))
-        if followed is not known:
-            self.post_progress(followed)
-            self._report(followed)
-        return followed
+        self._reporter.report(known)
+        followed = known.with_consent(self._reporter.consented(known.plan.consent))
+        return known if followed is known else self.publish(followed)
 
     def enter(self, stage: str) -> None:
         """Begin a stage, unless it has begun."""
@@ -275,21 +259,15 @@ _CORES_FOR_TWO = 8
 _MEMORY_SHARE = 0.8
 
 
-def has_to_compile(bench: Bench, settings: Settings) -> bool:
-    """Whether settings compile code that no trial has compiled yet."""
-    code = bench.catalog.compiled_code(settings)
-    return bool(code) and not bench.budget.has_compiled(code)
-
-
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
     """Whether settings may be compiled beside others, or run: there are cores and memory, and no kernels are timed.
 
     What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
-    compiler times only a few, when they first run. What it finds beside another is not kept. Where each trial builds
-    the target for itself, since that uses CUDA or threads, two builds at a time may not be possible.
+    compiler times only a few, when they first run. What it finds beside another is not kept. Several GPUs are all in
+    use by one trial.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.why_not_built_once:
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.world is not None:
         return False
     catalog = bench.catalog
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.known import UNCLEAR, Kind, Known
-from advisor.experiment.plan import Plan
-from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.state_folder import read_record, write_record
@@ -31,20 +29,15 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         prior=prior_spread(facts),
         crowded=facts.hardware.host.is_crowded,
     )
-    control = past.trials.get(f"{CONTROL}=true")
-    if control is not None and control.result.measured:  # one that crashed, perhaps with its parent, is measured again
-        judge = judge.with_control(control.result)
     judge = _with_runs(judge, history).with_run(BASELINE, known.judge.baseline)
-    before = known.plan
-    plan = Plan.of(before.catalog, before.request, facts, before.consent, hints=before.hints)
     ran = (record for record in past.trials.values() if record.result.outcome is not Outcome.SKIPPED)
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     used = {
-        Kind.CONTROL: bool(judge.controls),
+        Kind.CONTROL: any(run.measured for run in judge.controls),
         Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
     }
     done = frozenset(kind for kind, is_done in used.items() if is_done)
-    taken = replace(Known.begin(plan, judge), tried=tried, done=done)
+    taken = replace(Known.begin(known.plan.with_facts(facts), judge), tried=tried, done=done)
     if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
         # The combination that the search worked on: the recorded settings, with those whose part is unclear.
         found, dropped = past.stack.settings, past.stack.dropped

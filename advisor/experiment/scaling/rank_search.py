@@ -1,19 +1,28 @@
-"""Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks."""
+"""Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks.
 
-from collections.abc import Callable, Mapping
+The loop of ``search.py`` with moves of its own: strategies, then options of the best, then the whole batch on each GPU.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.scaling.rank_moves import Move, moves
-from advisor.experiment.scaling.results import ONE, Scaling, Setup
-from advisor.recipe import MODES_WITH_GRAPHS
+from advisor.experiment.policy import POLICY
+from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.judging.judge import BASELINE
+from advisor.judging.runs import Turns
+from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
-from advisor.records import Facts, TrialResult, Value, World
+from advisor.records import Candidate, Facts, TrialResult, Value, World
+from advisor.records.parallel import UNUSED_PARAMETERS
 
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0
@@ -22,6 +31,9 @@ _NO_TIME = "no time was left: raise --budget"
 _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
 # Several machines meet within this, twice: torchrun's agents, then the ranks. Seconds.
 _MEETING_S = 120.0
+# Runs of settings that seem better than the stack, until they are or are not. A count.
+_MOST_RUNS = 3
+_GRAPH, _UNUSED = "step.cuda_graph", "parallel.find_unused_parameters"
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
@@ -50,8 +62,6 @@ def knowledge_before(
     ``random``: the steps draw random numbers.
     """
     catalog, request = bench.catalog, bench.request
-    # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
-    differ = random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes
     carried, left_out = carried_over(catalog, one_gpu)
     current = {**facts.workload.current, **carried}
     facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
@@ -70,10 +80,142 @@ def knowledge_before(
         carried=carried,
         left_out=left_out,
         passed_over=passed_over,
-        same_losses=not differ,
+        # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
+        same_losses=not (random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes),
         device_type=facts.workload.device_type,
         machines=request.machines,
     )
+
+
+# --- the moves ------------------------------------------------------------------------------------------------
+
+
+class Move(NamedTuple):
+    """One thing to measure next, once or ``in_turn`` with one GPU, and the gain expected of it."""
+
+    gain: float
+    settings: Settings
+    in_turn: bool = False
+
+    @property
+    def trials(self) -> tuple[Settings, ...]:
+        """The trials that it takes."""
+        return (self.settings, BASELINE, BASELINE, self.settings) if self.in_turn else (self.settings,)
+
+
+def moves(known: Scaling) -> list[Move]:
+    """All that could be measured next, by expected gain (as a logarithm) per trial; empty if one GPU failed."""
+    if not known.measured(BASELINE):
+        return []
+    found = [move for kind in (_strategies, _options, _again, _of_the_leading) for move in kind(known)]
+    return sorted(found, key=lambda move: math.log(move.gain) / len(move.trials), reverse=True)
+
+
+def leading(known: Scaling) -> Settings:
+    """The fastest usable settings over several GPUs, even if one GPU is as fast; empty before any has run."""
+    if known.stack:
+        return known.stack
+    compared = {one: known.compare(one) for one in known.tried if one and BATCH not in one}
+    rates = {one: ratio.speedup for one, ratio in compared.items() if ratio and not known.why_unusable(one)}
+    return max(rates, key=lambda one: rates[one], default=BASELINE)
+
+
+def _strategies(known: Scaling) -> Iterator[Move]:
+    """Moves that measure each strategy. One that failed is tried again in a changed form."""
+    for candidate in known.candidates:
+        if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
+            continue
+        settings = _fitting(known, Settings(candidate.settings))
+        while settings in known.tried and not known.measured(settings):
+            settings = _mended(known, settings)
+        if settings not in known.tried:
+            yield Move(_expected(known, candidate, BASELINE), settings)
+
+
+def _mended(known: Scaling, failed: Settings) -> Settings:
+    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling.
+
+    Empty where nothing is left to change.
+    """
+    if UNUSED_PARAMETERS in known.row_of(failed).reason and _UNUSED not in failed:
+        return _fitting(known, failed.with_value(_UNUSED, True))
+    if known.carried.merged(failed).get(_GRAPH):
+        return failed.with_value(_GRAPH, False)
+    plain = _not_compiled(known, failed)
+    return plain if plain != failed else BASELINE
+
+
+def _fitting(known: Scaling, settings: Settings) -> Settings:
+    """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
+    for key in known.carried:
+        reason = known.catalog.conflict(known.carried.merged(settings))
+        if not reason:
+            break
+        off = settings.with_value(key, known.catalog.by_key(key).default)
+        if known.catalog.conflict(known.carried.merged(off)) != reason:
+            settings = off
+    return settings
+
+
+def _not_compiled(known: Scaling, settings: Settings) -> Settings:
+    """The same without compiling what the carried stack compiles."""
+    off = {key: value for key, value in NOT_COMPILED.items() if known.carried.get(key, value) != value}
+    return settings.merged(off)
+
+
+def _options(known: Scaling) -> Iterator[Move]:
+    """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
+    lead = leading(known)
+    # Measured under this strategy, on whatever else the stack held then.
+    tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
+    for candidate in known.candidates:
+        settings = lead.merged(candidate.settings)
+        fits = lead and candidate.key not in lead and not known.catalog.conflict(known.carried.merged(settings))
+        if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
+            yield Move(_expected(known, candidate, lead), settings)
+
+
+def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
+    """The expected gain of a candidate; at least the value of one more figure in the report."""
+    if known.facts is None:
+        return POLICY.information
+    joined = known.carried.merged(beside)
+    gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    return max(gain, POLICY.information)
+
+
+def _again(known: Scaling) -> Iterator[Move]:
+    """Run settings again that seem better than the stack while the interval leaves it open."""
+    for settings in known.tried:
+        comparison = known.compare(settings, known.stack)
+        if comparison is None or settings in (BASELINE, known.stack) or BATCH in settings:
+            continue
+        is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
+        if is_open and comparison.speedup > POLICY.least_gain and not known.why_unusable(settings):
+            yield Move(min(comparison.speedup, POLICY.small_gain), settings)
+
+
+def _of_the_leading(known: Scaling) -> Iterator[Move]:
+    """The leading settings without compiling, with the whole batch on each GPU, and in turn with one GPU.
+
+    Compiling may hide the gradients' way worse than it computes faster. The whole batch on each GPU is how many people
+    use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
+    """
+    lead = leading(known)
+    if not lead:
+        return
+    plain = _not_compiled(known, lead)
+    if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
+        yield Move(POLICY.not_compiled, plain)
+    weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
+    if not weak and known.facts is not None and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+        own = known.carried.get(BATCH) or known.facts.workload.batch_size
+        yield Move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
+    if known.stack and not known.confirmed:
+        yield Move(POLICY.proof, known.stack, in_turn=True)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------
 
 
 class RankSearch:
@@ -96,36 +238,40 @@ class RankSearch:
 
         One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
         """
-        self._measure(Move(1.0, ONE))
+        self._measure(Move(1.0, BASELINE))
         while move := next(filter(self._affords, moves(self.known)), None):
             self._measure(move)
-        if untried := {move.setup.name: _NO_TIME for move in moves(self.known) if move.setup not in self.known.runs}:
+        if untried := {
+            name_of(move.settings): _NO_TIME for move in moves(self.known) if move.settings not in self.known.tried
+        }:
             record = replace(self.known, passed_over={**self.known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))
         return self.known
 
     def _measure(self, move: Move) -> None:
         """Run the trials of a move, as many of its turns as there is time for; then follow the person's decisions."""
-        for place, setup in enumerate(move.trials):
-            result = self._run(setup)
-            self.known = self.known.with_run(setup, result)
-            if not result.measured or (place % 2 and not self._has_time(2)):
+        turns = Turns()
+        for place, settings in enumerate(move.trials):
+            result = self._run(settings)
+            self.known = self.known.with_run(settings, result)
+            if not result.measured:
+                break
+            turns = turns.with_more(Turns((result,)) if settings else Turns(old=(result,)))
+            if place % 2 and not self._has_time(2):
                 break
         if move.in_turn and result.measured:
-            self.known = replace(self.known, in_turn=move.setup.settings)
+            self.known = self.known.with_turns(move.settings, turns)
         self.bench.emit(events.ScalingMeasured(self.known.record()))
         self.bench.post_progress(sum(len(other.trials) for other in moves(self.known)) * self._once_s)
         self.known = replace(self.known, consent=self._consented(self.known.consent))
 
-    def _run(self, setup: Setup) -> TrialResult:
-        request, stack = self.bench.request, self._one_gpu if setup == ONE else self.known.carried
-        spec = self.bench.spec(self.known.row_of(setup).trial, stack.merged(setup.settings))
-        limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s)
-        limit_s += _MEETING_S if request.machines > 1 else 0.0
+    def _run(self, settings: Settings) -> TrialResult:
+        request, stack = self.bench.request, self.known.carried if settings else self._one_gpu
+        spec = self.bench.spec(self.known.row_of(settings).trial, stack.merged(settings))
+        limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
-        if setup.strategy != SINGLE:
-            here = self.known.gpus // request.machines
-            world = World(here, weak=setup.weak, options=request.launch, machines=request.machines)
+        if strategy_of(settings) != SINGLE:
+            world = World(self.known.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
@@ -144,6 +290,5 @@ class RankSearch:
         """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
         if self.bench.steering.ending:
             return False
-        if move.in_turn:
-            return self._has_time(2)
-        return self._has_time(3 if self.known.stack and not self.known.confirmed else 1)
+        behind = 2 if self.known.stack and not (self.known.confirmed or move.in_turn) else 0
+        return self._has_time((2 if move.in_turn else 1) + behind)

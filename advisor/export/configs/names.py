@@ -6,7 +6,6 @@ same kind.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, evaluates, is_interpolation, walk
@@ -24,21 +23,60 @@ _OF_DTYPES = ("precision.autocast", "precision.weights")
 
 
 def entries_for(
-    key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value], found: Sequence[Path]
+    key: str, value: Value, tree: Mapping[str, Any], now: Value | None, found: Sequence[Path]
 ) -> tuple[Entry, ...]:
-    """Entries for a setting in a config of unknown kind, found by name; none if several could be meant."""
+    """Entries for a setting at places that were found by name; none if several could be meant.
+
+    ``now`` is the loop's present value: a word is only replaced where it says the same.
+    """
     exact = any(".".join(path) == key for path in found)
     if not exact and not without_parts_of_a_total({key: value}, tree):
         return ()
-    setting = _Setting(key, value, tree, current.get(key), exact=exact)
+    present = {path: at(tree, path) for path in found}
     if sorted(map(_name, found)) == ["bf16", "fp16"] and found[0][:-1] == found[1][:-1]:
-        return setting.pair(found)
-    words = [path for path in found if isinstance(at(tree, path), str) and setting.is_named_by(path)]
-    switches = setting.switches_beside(words[0]) if len(words) == 1 else []
+        wanted = {"bf16": value == "bfloat16", "fp16": value == "float16"}
+        are_switches = all(isinstance(one, bool | None) for one in present.values())
+        pair = (Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in found)
+        return tuple(pair) if are_switches else ()
+    section, _, own = key.partition(".")
+    # A name is the key's by itself, or the key's last part in a section of the key's name.
+    sure = {path for path in found if _name(path) != own or any(section in part.lower() for part in path[:-1])}
+    words = [path for path in sure if isinstance(present[path], str)]
+    beside = at(tree, words[0][:-1]) if len(words) == 1 else {}
+    names = _names_of(key).switches
+    switches = [name for name, one in beside.items() if isinstance(one, bool) and _name((name,)) in names]
     if len(switches) == 1:
-        return setting.word_and_switch(words[0], switches[0]) if {*found} <= {words[0], switches[0]} else ()
-    said = setting.said_at(found[0]) if len(found) == 1 else None
+        word, switch = words[0], (*words[0][:-1], switches[0])
+        agrees = now is None or (_means(present[word], now) if beside[switches[0]] else now == "none")
+        said = _in_family(present[word], value) if key in _OF_DTYPES else value
+        if not agrees or said is None or not {*found} <= {word, switch}:
+            return ()
+        return (Entry(switch, False),) if value == "none" else (Entry(word, said), Entry(switch, True))
+    if len(found) != 1:
+        return ()
+    said = _said_in_place_of(present[found[0]], found[0][-1], key, value, now, exact=exact, sure=bool(sure))
     return () if said is None else (Entry(found[0], said),)
+
+
+def _said_in_place_of(
+    present: object, name: str, key: str, value: Value, now: Value | None, *, exact: bool, sure: bool
+) -> Scalar:
+    """The word for a setting in place of the present one; None where it would mean something else.
+
+    ``exact``: the setting's key stands there. ``sure``: the name means this setting alone.
+    """
+    if is_interpolation(present):
+        return value  # never written: the document says that it is computed, and where
+    if isinstance(present, bool):
+        return in_the_words_of(present, name, key, value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        is_quoted = isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int)
+        return str(value) if is_quoted else value if isinstance(present, int | float) else None
+    if not isinstance(present, str) or not isinstance(value, str):
+        return None
+    if key in _OF_DTYPES:
+        return _in_family(present, value) if exact or _means(present, now) else None
+    return value if exact or (present == now and sure) else None
 
 
 def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
@@ -59,59 +97,6 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     if mode is Mode.INFER:
         return evaluating or found
     return [path for path in found if path not in evaluating]
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """A setting that a config may have a value for; ``now`` is its present one. ``exact``: its key stands there."""
-
-    key: str
-    value: Value
-    tree: Mapping[str, Any]
-    now: Value | None
-    exact: bool
-
-    def is_named_by(self, path: Path) -> bool:
-        """Whether a path means the setting: by its name alone, or in a section of the key's name."""
-        section, _, own = self.key.partition(".")
-        return _name(path) != own or any(section in part.lower() for part in path[:-1])
-
-    def said_at(self, path: Path) -> Scalar:
-        """The value at a path that expresses the setting's value; None where it would mean something else."""
-        present, value = at(self.tree, path), self.value
-        if is_interpolation(present):
-            return value  # never written: the document says that it is computed, and where
-        if isinstance(present, bool):
-            return in_the_words_of(present, path[-1], self.key, value)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            is_quoted = isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int)
-            return str(value) if is_quoted else value if isinstance(present, int | float) else None
-        if not isinstance(present, str) or not isinstance(value, str):
-            return None
-        if self.key in _OF_DTYPES:
-            return _in_family(present, value) if self.exact or _means(present, self.now) else None
-        return value if self.exact or (present == self.now and self.is_named_by(path)) else None
-
-    def pair(self, paths: Sequence[Path]) -> tuple[Entry, ...]:
-        """The entries of a mapping that has both ``bf16`` and ``fp16``."""
-        wanted = {"bf16": self.value == "bfloat16", "fp16": self.value == "float16"}
-        if not all(isinstance(at(self.tree, path), bool | None) for path in paths):
-            return ()
-        return tuple(Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in paths)
-
-    def switches_beside(self, word: Path) -> list[Path]:
-        """The booleans next to a word that switch it on."""
-        beside = [(*word[:-1], name) for name, node in at(self.tree, word[:-1]).items() if isinstance(node, bool)]
-        return [path for path in beside if _name(path) in _names_of(self.key).switches]
-
-    def word_and_switch(self, word: Path, switch: Path) -> tuple[Entry, ...]:
-        """The entries of a word and its switch, if both match the loop's present value."""
-        present, now = at(self.tree, word), self.now
-        agrees = now is None or (_means(present, now) if at(self.tree, switch) else now == "none")
-        said = _in_family(present, self.value) if self.key in _OF_DTYPES else self.value
-        if not agrees or said is None:
-            return ()
-        return (Entry(switch, False),) if self.value == "none" else (Entry(word, said), Entry(switch, True))
 
 
 def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, Any]) -> Mapping[str, Value]:

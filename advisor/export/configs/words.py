@@ -1,7 +1,7 @@
 """Settings in the words of frameworks: by the table of words, or by rules that look at other values."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, holds
@@ -35,19 +35,25 @@ class Phrase:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
+class Wanted:
+    """The settings that a config is to hold, the facts of the measured loop, and the config's contents.
 
-    ``on_cpu``: the loop was measured on a CPU. The settings are for ``gpus`` GPUs on ``machines``.
+    ``along``: what the loop had anyway of the same kind, written where there is a place for it. ``current`` holds the
+    user's present values: a word is only replaced by its name where the config says the same word. ``on_cpu``: the loop
+    was measured on a CPU. The settings are for ``gpus`` GPUs on ``machines``. ``home`` is the path of the arguments of
+    the config's program in its ``tree``.
     """
 
     settings: Mapping[str, Value]
-    tree: Mapping[str, Any]
-    home: Path = ()
+    current: Mapping[str, Value] = field(default_factory=dict)
+    key_map: Mapping[str, str] = field(default_factory=dict)
+    along: Mapping[str, Value] = field(default_factory=dict)
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False
     gpus: int = 1
     machines: int = 1
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    home: Path = ()
 
     def get(self, *path: str) -> Any:
         """The config's value under a key of the framework; None where it says nothing."""
@@ -85,14 +91,12 @@ class Config:
     def loader_options(self, prefix: str = "") -> Iterator[Phrase]:
         """Options of a DataLoader under their own names, with something before each."""
         workers = self.settings.get(WORKERS, self.get(f"{prefix}num_workers"))
-        names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS}
-        if workers or PREFETCH not in self.settings:
-            yield from self.by(names)
-        else:  # a loader without workers refuses a number of batches to prefetch
-            yield from self.by({**names, PREFETCH: {"*": {f"{names[PREFETCH]}?": None}}})
+        # A loader without workers refuses a number of batches to prefetch.
+        names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS if workers or key != PREFETCH}
+        yield from self.by(names)
 
 
-def words_of(kind: ConfigKind, config: Config) -> Iterator[Phrase]:
+def words_of(kind: ConfigKind, config: Wanted) -> Iterator[Phrase]:
     """The entries that say settings in a config of this kind; none for a kind that has no names for them."""
     if kind in _SAY:
         yield from _SAY[kind](config)
@@ -116,7 +120,7 @@ _IN_DEEPSPEED = {
 }
 
 
-def _huggingface(config: Config) -> Iterator[Phrase]:
+def _huggingface(config: Wanted) -> Iterator[Phrase]:
     """``transformers.TrainingArguments``, and configs that share its names, such as Axolotl's."""
     axolotl = config.has("base_model") and config.has("micro_batch_size")
     for phrase in _training_arguments(config):
@@ -129,7 +133,7 @@ def _huggingface(config: Config) -> Iterator[Phrase]:
             yield replace(phrase, entries=(*phrase.entries, *inside))
 
 
-def _training_arguments(config: Config) -> Iterator[Phrase]:
+def _training_arguments(config: Wanted) -> Iterator[Phrase]:
     """The words of TrainingArguments."""
     dtype = config.settings.get("precision.autocast")
     switches = {"bf16": dtype == "bfloat16", "fp16": dtype == "float16", "pure_bf16": False}  # LLaMA-Factory's the last
@@ -149,7 +153,7 @@ def _training_arguments(config: Config) -> Iterator[Phrase]:
     yield from config.loader_options("dataloader_")
 
 
-def _optimizer_of_trainer(config: Config) -> Iterator[Phrase]:
+def _optimizer_of_trainer(config: Wanted) -> Iterator[Phrase]:
     name = "optimizer" if config.has("optimizer") and not config.has("optim") else "optim"
     if config.get(name) not in ("adamw_torch", "adamw_torch_fused", "adamw_hf", None):
         return
@@ -166,7 +170,7 @@ def _optimizer_of_trainer(config: Config) -> Iterator[Phrase]:
 _DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
 
 
-def _lightning(config: Config) -> Iterator[Phrase]:
+def _lightning(config: Wanted) -> Iterator[Phrase]:
     """Arguments of Lightning's ``Trainer``."""
     autocast, weights = (config.settings.get(f"precision.{name}") for name in ("autocast", "weights"))
     half = {"bfloat16": "bf16", "float16": "16"}
@@ -191,7 +195,7 @@ def _lightning(config: Config) -> Iterator[Phrase]:
 # --- Accelerate -------------------------------------------------------------------------------------------------
 
 
-def _accelerate(config: Config) -> Iterator[Phrase]:
+def _accelerate(config: Wanted) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
     left_out = set[str]()
     if config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
@@ -216,7 +220,7 @@ def _accelerate(config: Config) -> Iterator[Phrase]:
 # --- timm and Ultralytics ---------------------------------------------------------------------------------------
 
 
-def _timm(config: Config) -> Iterator[Phrase]:
+def _timm(config: Wanted) -> Iterator[Phrase]:
     """The file that timm's ``train.py --config`` reads: its options with underscores."""
     yield from config.by(table().programs[ConfigKind.TIMM].rules)
     how = config.settings.get("optimizer.implementation")
@@ -225,7 +229,7 @@ def _timm(config: Config) -> Iterator[Phrase]:
     yield from config.batch_per_gpu("batch_size" if config.mode is Mode.TRAIN else "validation_batch_size")
 
 
-def _ultralytics(config: Config) -> Iterator[Phrase]:
+def _ultralytics(config: Wanted) -> Iterator[Phrase]:
     """The file that ``yolo cfg=`` reads."""
     yield from config.by(table().programs[ConfigKind.ULTRALYTICS].rules)
     batch, count = config.settings.get("data.batch_size", config.get("batch")), config.settings.get("step.accumulate")
@@ -233,7 +237,7 @@ def _ultralytics(config: Config) -> Iterator[Phrase]:
         yield from config.say("step.accumulate", {"nbs": batch * count})
 
 
-_SAY: Mapping[ConfigKind, Callable[[Config], Iterator[Phrase]]] = {
+_SAY: Mapping[ConfigKind, Callable[[Wanted], Iterator[Phrase]]] = {
     ConfigKind.HUGGINGFACE: _huggingface,
     ConfigKind.LIGHTNING: _lightning,
     ConfigKind.ACCELERATE: _accelerate,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,8 @@ from advisor.export.formats.settings import lines_in_script
 from advisor.records import ConfigKind, Exported, Mode
 
 if TYPE_CHECKING:
-    from advisor.export.config_patch import Patch, Wanted
+    from advisor.export.config_patch import Patch
+    from advisor.export.configs.words import Wanted
 
 _REST_NAME = "tuned.yaml"
 _MADE_BY_US = "# Made by perf-advisor"
@@ -53,12 +53,12 @@ class PatchedConfig(Format):
         """The patched config, and a settings file for settings without a place in it. The user's file stays."""
         from advisor.export.settings_file import settings_yaml
 
-        written, name = _Written.of(found, Path(path)), Path(path).name
-        yield File("Patched config", path, lambda: written.patch.text, found.remark, more=tuple(written.sentences()))
-        if written.rest_path:
-            target, rest = found.request.target.command, written.patch.rest
-            text = lambda: settings_yaml(found.state, rest, target=target, beside=name)  # noqa: E731
-            yield File("The rest", str(written.rest_path), text, more=tuple(written.code()))
+        (patch, rest), name = _patched(found, Path(path)), Path(path).name
+        yield File("Patched config", path, lambda: patch.text, found.remark, tuple(_sentences(found, patch, name)))
+        if rest:
+            target = found.request.target.command
+            text = lambda: settings_yaml(found.state, patch.rest, target=target, beside=name)  # noqa: E731
+            yield File("The rest", str(rest), text, more=tuple(_code(found, patch, rest)))
 
     def preview(self, found: Found) -> str:
         """A unified diff against the user's file, and remarks on the patch."""
@@ -66,85 +66,76 @@ class PatchedConfig(Format):
         from advisor.files.config_file import read_text
 
         offered, config = self.offer(found.outputs), found.outputs.config_path or ""
-        written = _Written.of(found, Path(offered.default_name if offered else config))
-        changes = diff(read_text(config), written.patch.text, Path(config).name)
-        beside = (f"The rest goes to {written.rest_path}.",) if written.rest_path else ()
-        said = "".join(f"{line}\n" for line in (*written.sentences(), *beside, *written.code()))
+        path = Path(offered.default_name if offered else config)
+        patch, rest = _patched(found, path)
+        changes = diff(read_text(config), patch.text, Path(config).name)
+        beside = (f"The rest goes to {rest}.",) if rest else ()
+        lines = (*_sentences(found, patch, path.name), *beside, *_code(found, patch, rest))
+        said = "".join(f"{line}\n" for line in lines)
         return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.files.config_file import read_config
 
-        return Exported(path, read_config(path)) if _Written.of(found, Path(path)).patch.added else None
+        return Exported(path, read_config(path)) if _patched(found, Path(path))[0].added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"run your training with {name} in place of your config", "only the lines of the diff above differ"
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A patched config for ``path``, and a settings file for settings without a place in it; None if all have one."""
+def _patched(found: Found, path: Path) -> tuple[Patch, Path | None]:
+    """The user's config with the settings in it, for ``path``; and where settings without a place in it go, if any."""
+    from advisor.export.config_patch import patched
+    from advisor.files.config_file import read_text
 
-    found: Found
-    path: Path
-    patch: Patch
-    rest_path: Path | None
+    config = found.outputs.config_path or ""
+    patch = patched(read_text(config), _wanted(found), name=config, kind=found.outputs.config_kind)
+    return patch, _rest_path(path) if patch.rest else None
 
-    @classmethod
-    def of(cls, found: Found, path: Path) -> _Written:
-        """The user's config with the settings in it. Raises UsageError."""
-        from advisor.export.config_patch import patched
-        from advisor.files.config_file import read_text
 
-        config = found.outputs.config_path or ""
-        patch = patched(read_text(config), _wanted(found), name=config, kind=found.outputs.config_kind)
-        return cls(found, path, patch, _rest_path(path) if patch.rest else None)
+def _sentences(found: Found, patch: Patch, name: str) -> Iterator[str]:
+    """Sentences on where each setting was written, and on the kind of config unless the person said it."""
+    if patch.kind in _PROGRAMS and found.outputs.config_kind is None:
+        yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
+    for key, entries in patch.said.items():
+        yield f"  {key} -> {', '.join(map(str, entries)) or f'{_PROGRAMS[patch.kind]} does that anyway'}"
+    for remark in patch.remarks:
+        yield f"  not written: {remark}"
+    if patch.added:
+        yield f'  in its section perf_advisor, which advisor.load("{name}") applies: {", ".join(patch.added)}'
+    if patch.rest:
+        reader = _PROGRAMS.get(patch.kind, "the program that reads it")
+        yield f"{reader} has no place for these: {', '.join(patch.rest)}."
 
-    def sentences(self) -> Iterator[str]:
-        """Sentences on where each setting was written, and on the kind of config unless the person said it."""
-        patch = self.patch
-        if patch.kind in _PROGRAMS and self.found.outputs.config_kind is None:
-            yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
-        for key, entries in patch.said.items():
-            yield f"  {key} -> {', '.join(map(str, entries)) or f'{_PROGRAMS[patch.kind]} does that anyway'}"
-        for remark in patch.remarks:
-            yield f"  not written: {remark}"
-        if patch.added:
-            names = ", ".join(patch.added)
-            yield f'  in its section perf_advisor, which advisor.load("{self.path.name}") applies: {names}'
-        if patch.rest:
-            reader = _PROGRAMS.get(patch.kind, "the program that reads it")
-            yield f"{reader} has no place for these: {', '.join(patch.rest)}."
 
-    def code(self) -> Iterator[str]:
-        """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
-        if self.rest_path is not None:
-            yield "Apply it in your code:"
-            lines = lines_in_script(self.rest_path.name, self.found)
-            if self.patch.kind in _CALLBACKS:
-                library, line = _CALLBACKS[self.patch.kind]
-                callback = f"TunedCallback({self.rest_path.name!r})"
-                lines = f"from advisor.{library} import TunedCallback", line.format(callback)
-            yield from (f"  {line}" for line in lines)
-        yield from self.found.launch_lines
+def _code(found: Found, patch: Patch, rest: Path | None) -> Iterator[str]:
+    """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
+    if rest is not None:
+        yield "Apply it in your code:"
+        lines = lines_in_script(rest.name, found)
+        if patch.kind in _CALLBACKS:
+            library, line = _CALLBACKS[patch.kind]
+            lines = f"from advisor.{library} import TunedCallback", line.format(f"TunedCallback({rest.name!r})")
+        yield from (f"  {line}" for line in lines)
+    yield from found.launch_lines
 
 
 def _wanted(found: Found) -> Wanted:
-    from advisor.export.config_patch import Wanted
-    from advisor.export.configs.words import LOADER_KEYS
+    from advisor.export.configs.words import LOADER_KEYS, Wanted
     from advisor.report.several_gpus import gpus_to_start
 
     state, settings = found.state, found.settings
     facts = state.facts.workload if state.facts else None
     current = facts.current if facts else {}
-    implied = {recipe.key: recipe.implies(value) for recipe, value in found.catalog.in_order(settings)}
+    for recipe, value in found.catalog.in_order(settings):
+        settings = {**settings, **{key: one for key, one in recipe.implies(value).items() if key not in settings}}
     loads = any(key in settings for key in LOADER_KEYS)
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
     mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
     gpus = gpus_to_start(state, settings)
     machines = state.scaling.machines if state.scaling and gpus > 1 else 1
-    return Wanted(settings, current, found.outputs.key_map, implied, along, mode, on_cpu, gpus, machines)
+    return Wanted(settings, current, found.outputs.key_map, along, mode, on_cpu, gpus, machines)
 
 
 def _rest_path(export: Path) -> Path:

@@ -39,7 +39,8 @@ class PatchedScript(Format):
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         """The changed files: the target's own at ``path``, and the files that it imports in the same folder."""
-        patched, paths = _patched(found), _paths(found, path)
+        patched = _patched(found)
+        paths = _paths(found, patched, path)
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)
         for file, to in paths.items():
@@ -58,7 +59,7 @@ class PatchedScript(Format):
         return "".join(changes) or f"Nothing would change in {Path(_own(found)).name}.\n"
 
     def to_verify(self, found: Found, path: str) -> Exported:
-        return Exported(path, read_as=_paths(found, path))
+        return Exported(path, read_as=_paths(found, _patched(found), path))
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         return f"review the diff, and run {name} in place of your file", "all other lines are as they were"
@@ -68,10 +69,11 @@ def _own(found: Found) -> str:
     return str(Path(found.outputs.own_file or "").resolve())
 
 
-def _paths(found: Found, path: str) -> dict[str, str]:
-    """The path to write each changed file to."""
-    beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in _patched(found).files}
-    return {_own(found): path, **{file: to for file, to in beside.items() if file != _own(found)}}
+def _paths(found: Found, patched: Patched, path: str) -> dict[str, str]:
+    """The path to write each changed file to, the target's own first."""
+    own = _own(found)
+    beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in patched.files}
+    return {file: path if file == own else to for file, to in beside.items()}
 
 
 def _patched(found: Found) -> Patched:
@@ -96,7 +98,7 @@ def _patched(found: Found) -> Patched:
 
 def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) -> dict[str, dict[str, str]]:
     """The arguments of the script's ``TrainingArguments`` that say settings, by their keys."""
-    from advisor.export.configs.words import Config, words_of
+    from advisor.export.configs.words import Wanted, words_of
 
     place = next((place for place in facts.places if place.kind == "arguments"), None)
     if place is None:
@@ -105,7 +107,7 @@ def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) ->
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == place.line)
     present = {one.arg: getattr(one.value, "value", True) for call in calls for one in call.keywords if one.arg}
     found: dict[str, dict[str, str]] = {}
-    config = Config(settings, present, mode=facts.mode, on_cpu=facts.device_type == "cpu")
+    config = Wanted(settings, mode=facts.mode, on_cpu=facts.device_type == "cpu", tree=present)
     for phrase in words_of(ConfigKind.HUGGINGFACE, config):
         said = {}
         for entry in phrase.entries:

@@ -14,18 +14,18 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from advisor.figures.samples import percentile, relative_half_width, relative_range
+from advisor.figures.stats import FEWEST_BLOCKS, median_error
 from advisor.machine.device import backend_of
 from advisor.records import Block, Latency
 from advisor.step.batch import PAIR, tensors_of
 
 BLOCKS_PER_TRIAL = 24
-FEWEST_BLOCKS = 5
 PRECISION = 0.01
 _CHECK_EVERY = 5
 _LONGEST_BLOCK_STEPS = 2000
@@ -111,7 +111,7 @@ def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency
     if calls * step_s > max(limit_s, _CALLS_S):
         return None
     times = [clock.run(1).step_ms for _ in range(calls)]
-    return Latency(percentile(times, 0.5), percentile(times, 0.95), percentile(times, 0.99), calls)
+    return Latency(*percentiles_of(times, (0.5, 0.95, 0.99)), calls)
 
 
 def steps_in(seconds: float, step_s: float) -> int:
@@ -129,11 +129,11 @@ def measure(
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. ``report`` is given the
-    last block, a few times a second, between two blocks.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. An epoch that fits in
+    ``measure_s`` is a block: its workers start with it and its first batches are ready, so no part is like another.
+    ``report`` is given the last block, a few times a second, between two blocks.
     """
-    longest_s = 2 * measure_s / FEWEST_BLOCKS
-    steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=longest_s)
+    steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)
     limit_s = max(measure_s, at_least_s)
     reported, reported_at = 0, -math.inf
 
@@ -155,6 +155,11 @@ def measure(
     return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
 
 
+def relative_half_width(rates: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of the median of some rates, as a share of it."""
+    return math.expm1(NormalDist().inv_cdf(0.975) * median_error(rates))
+
+
 def mean_step_s(blocks: Sequence[Block]) -> float:
     """Seconds of a step in these blocks. The warm-up may have ended at a hundredth of that, on a busy machine."""
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
@@ -169,9 +174,12 @@ def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float)
     return [block.step_ms for block in clock.blocks(1, lambda done: len(done) >= wanted)]
 
 
-def percentiles_of(times: Sequence[float]) -> tuple[float, float, float] | None:
-    """The 5th, 50th and 95th percentile of some times; None without any."""
-    return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
+def percentiles_of(
+    times: Sequence[float], shares: tuple[float, float, float] = (0.05, 0.5, 0.95)
+) -> tuple[float, float, float]:
+    """Three percentiles of some times: by default the 5th, the 50th and the 95th."""
+    low, middle, high = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(shares, dtype=torch.float64))
+    return float(low), float(middle), float(high)
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
@@ -181,7 +189,10 @@ def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
     kind and hide the cost of the others. Longer blocks contain both.
     """
     merged = list(blocks)
-    while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
+    while len(merged) >= 2 * FEWEST_BLOCKS:
+        low, middle, high = percentiles_of([block.step_ms for block in merged])
+        if high - low <= _UNEVEN * middle:
+            break
         pairs = [merged[index : index + 2] for index in range(0, len(merged) - 1, 2)]
         if len(merged) % 2:
             pairs[-1].append(merged[-1])

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
@@ -64,14 +64,9 @@ class Guards:
         gauges = None
         with suppress(NvmlUnavailableError):
             gauges = GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
-        with self._reading(gauges) if gauges else nullcontext():
+        if gauges is None:
             yield
-        ours = own_processes(self._readings, self._before, self._own, self._beside)
-        self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c if gauges else None)
-
-    @contextmanager
-    def _reading(self, gauges: GpuGauges) -> Iterator[None]:
-        """Read the gauges in a thread until the block ends."""
+            return
         self._own = frozenset(own_pids())
         self._readings.append(gauges.read())
         ended = threading.Event()
@@ -93,6 +88,8 @@ class Guards:
         self._own |= own_pids()  # workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
             self._energy_j = energy_end - energy_start
+        ours = own_processes(self._readings, self._before, self._own, self._beside)
+        self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
         """Energy of the whole GPU per sample timed, in joules.

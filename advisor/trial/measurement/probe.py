@@ -1,7 +1,6 @@
 """The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,12 +40,6 @@ class Probe:
     operations: int = 0
     loss_at: str = ""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A note on the gradient scaler, where it skipped updates."""
-        skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
-        return (skipped,) if self.skipped_steps else ()
-
 
 def probe_training(
     step: Callable[[Any], torch.Tensor],
@@ -62,7 +55,7 @@ def probe_training(
     its scale fits. A skipped step changes no weight and is run again, so that the losses can be compared step by step
     with a loop without a scaler.
     """
-    model = _model_of(step)
+    model = getattr(getattr(step, "step", step), "model", None)  # a captured step holds the step that it captured
     seed_all(seed)
     losses: list[float] = []
     step_s: list[float] = []
@@ -95,19 +88,6 @@ def probe_training(
         operations=output.operations,
         loss_at=output.loss_at,
     )
-
-
-def divergence_notes(
-    probe: Probe, step: Callable[[Any], torch.Tensor], next_batch: Callable[[], Any]
-) -> tuple[str, ...]:
-    """A note if the loss was finite in the first steps and is not in one more training step."""
-    if not probe.losses or not all(map(math.isfinite, probe.losses)):
-        return ()
-    loss = float(step(next_batch()))
-    if math.isfinite(loss):
-        return ()
-    first = f"the loss was finite in the first {len(probe.losses)} steps"
-    return (f"{first} and is {loss} after warming up and timing: check the learning rate and the data",)
 
 
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
@@ -198,23 +178,13 @@ class _FirstOutput:
         if torch.compiler.is_compiling():  # a compiler of the user's own would trace what follows
             return
         with contextlib.suppress(RuntimeError):  # inside ``torch.func`` an output has no values
-            self.sample = sample_of(_without_caches(output))
+            parts = output.values() if isinstance(output, Mapping) else output
+            if isinstance(output, Mapping | list | tuple):  # without a Hugging Face decoder's, which a setting decides
+                parts = [part for part in parts if type(part).__module__ != _CACHES]
+            self.sample = sample_of(parts)
             self.operations = operations_behind(output)
             self.loss_at = place_of_loss(output)
         self.close()  # a captured step waits until no hook comes or goes
-
-
-def _without_caches(output: Any) -> Any:
-    """An output without a Hugging Face decoder's cache, which depends on a setting."""
-    if isinstance(output, Mapping):
-        return [part for part in output.values() if type(part).__module__ != _CACHES]
-    return [part for part in output if type(part).__module__ != _CACHES] if isinstance(output, list | tuple) else output
-
-
-def _model_of(step: Any) -> nn.Module | None:
-    """The model of a step; a captured step holds the step that it captured."""
-    model = getattr(getattr(step, "step", step), "model", None)
-    return model if isinstance(model, nn.Module) else None
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -154,15 +154,11 @@ class SyncRecorder(TorchFunctionMode):
             found.append(SyncPlace(*key, len(waits) / steps, blocked_ms))
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
-    def waited(self, frame: FrameType | None) -> None:
-        """Record a wait under this stack. It ends now and began with the call, or with the end of the wait before."""
-        now = time.perf_counter()
-        self.record(frame, None if self._since is None else now - self._since)
+    def waited(self, frame: FrameType | None, since: float | None = None) -> None:
+        """Record a wait under this stack. It ends now and began ``since``, with the call, or after the wait before."""
+        now, began = time.perf_counter(), since or self._since
+        self._waits.setdefault(_place_of(frame), []).append(None if began is None else now - began)
         self._since = None if self._since is None else now
-
-    def record(self, frame: FrameType | None, seconds: float | None) -> None:
-        """Record a wait under this stack, and its seconds where they are known."""
-        self._waits.setdefault(_place_of(frame), []).append(seconds)
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
@@ -197,7 +193,7 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
     def timed_synchronize(device: Any = None) -> None:
         start = time.perf_counter()
         synchronize(device)
-        recorder.record(sys._getframe(1), time.perf_counter() - start)
+        recorder.waited(sys._getframe(1), start)
 
     with warnings.catch_warnings(), recorder, replaced(torch.cuda, "synchronize", timed_synchronize):
         warnings.simplefilter("always")

@@ -121,13 +121,16 @@ _LEAST_COPYING = 0.01
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
     """The step's bottleneck, None where it is far from every roof, and the evidence in one sentence."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
-    if _starves(measured, waiting + copying):
+    busy, fetching = measured.device_busy_share, waiting + copying
+    # A device that computes meanwhile does not wait for the data: its idle share bounds what they can cost.
+    idle = 1.0 if busy is None else 1 - busy
+    launching = busy is not None and busy < _LAUNCH_BOUND_BUSY
+    if min(fetching, idle) > INPUT_BOUND_SHARE or (launching and fetching > idle / 2):
         if copying > waiting and measured.host_to_device_bytes:
             return Bottleneck.COPY, f"copying the batch to the GPU takes {format_percent(copying)} of the step"
         copied = f", copying it {format_percent(copying)}" if copying > _LEAST_COPYING else ""
         return Bottleneck.INPUT, f"waiting for data takes {format_percent(waiting)} of the step{copied}"
-    busy = measured.device_busy_share
-    if busy is not None and busy < _LAUNCH_BOUND_BUSY:
+    if launching:
         kernels = f" for {measured.kernels_per_step:.0f} kernels" if measured.kernels_per_step else ""
         computing = format_percent(busy)
         return Bottleneck.LAUNCH, f"the GPU computes in {computing} of the step; the host launches{kernels} in the rest"
@@ -138,18 +141,6 @@ def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
             f"{format_percent(overhead)} of it"
         )
     return _arithmetic_or_memory(measured)
-
-
-def _starves(measured: Profile, fetching: float) -> bool:
-    """Whether the wait for data is the bottleneck.
-
-    A device that computes meanwhile does not wait for it: its idle share bounds what the data can cost.
-    """
-    busy = measured.device_busy_share
-    if busy is None:
-        return fetching > INPUT_BOUND_SHARE
-    idle = 1 - busy
-    return min(fetching, idle) > INPUT_BOUND_SHARE or (busy < _LAUNCH_BOUND_BUSY and fetching > idle / 2)
 
 
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:

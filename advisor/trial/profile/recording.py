@@ -114,6 +114,14 @@ def record_step(
             run_in_phases(step, feed, annotated)
             backend.synchronize()  # no kernel may reach from one step into the next
             recorded.step()
+    written = ""
+    if trace_path:
+        with contextlib.suppress(OSError, RuntimeError), tempfile.TemporaryDirectory() as folder:  # such as a full disk
+            plain = Path(folder) / "trace.json"
+            recorded.export_chrome_trace(str(plain))
+            with plain.open("rb") as source, gzip.open(trace_path, "wb", compresslevel=_FAST_COMPRESSION) as target:
+                shutil.copyfileobj(source, target)
+            written = trace_path
     events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
     measured = replace(
@@ -121,7 +129,7 @@ def record_step(
         operators=_operator_rows(recorded.key_averages(), on_device=on_device),
         by_shape=_operator_rows(by_shape, on_device=on_device),
         calls_per_step=outermost_calls(events),
-        trace_path=_write_trace(recorded, trace_path) if trace_path else "",
+        trace_path=written,
         called=called_families(events),
     )
     return with_device(measured, events) if on_device else measured
@@ -135,8 +143,6 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
             calls=row.count,
             host_ms=row.self_cpu_time_total / 1e3,
             device_ms=row.self_device_time_total / 1e3,
-            host_total_ms=row.cpu_time_total / 1e3,
-            device_total_ms=row.device_time_total / 1e3,
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
@@ -190,13 +196,8 @@ def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
 
 def busy_us(events: Iterable[Any]) -> float:
     """The microseconds in which at least one of these events ran."""
-    return union_length((event.time_range.start, event.time_range.end) for event in events)
-
-
-def union_length(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length that intervals ``(start, end)`` cover together, overlapping parts counted once."""
     covered, latest = 0.0, float("-inf")
-    for start, end in sorted(intervals):
+    for start, end in sorted((event.time_range.start, event.time_range.end) for event in events):
         covered += max(0.0, end - max(start, latest))
         latest = max(latest, end)
     return covered
@@ -223,13 +224,13 @@ def _device_phases(events: Sequence[Any], on_device: Sequence[Any]) -> dict[str,
     ranges = [event for event in on_host if event.name in _PHASES]
     spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in ranges)
     launched_at = {event.id: event.time_range.start for event in on_host if event.name.startswith(_LAUNCHES)}
-    ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
+    ran: dict[str, list[Any]] = {name: [] for _, _, name in spans}
     for event in on_device:
         time_us = launched_at.get(event.id, float("-inf"))
         _, end, phase = spans[bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1]
         if spans[0][0] <= time_us <= end:
-            ran[phase].append((event.time_range.start, event.time_range.end))
-    return {phase: union_length(intervals) / 1e3 for phase, intervals in ran.items()}
+            ran[phase].append(event)
+    return {phase: busy_us(launched) / 1e3 for phase, launched in ran.items()}
 
 
 def _is_operator(event: Any) -> bool:
@@ -240,14 +241,3 @@ def is_range(event: Any) -> bool:
     """Whether an event or a row is a named range, ours or the user's, and not work."""
     name: str = event.key
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith(_RANGES)
-
-
-def _write_trace(recorded: profile, path: str) -> str:
-    """Write the Chrome trace, gzipped, and return its path; nothing when the disk does not take it."""
-    with contextlib.suppress(OSError, RuntimeError), tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "trace.json"
-        recorded.export_chrome_trace(str(plain))
-        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=_FAST_COMPRESSION) as target:
-            shutil.copyfileobj(source, target)
-        return path
-    return ""

@@ -11,9 +11,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted, Adapter
-from advisor.workloads.resizing import batch_size_of, resize_batch
+from advisor.workloads.resizing import batch_size_of
 
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
@@ -43,33 +42,30 @@ class Exported(Adapter):
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         """An exported program in memory, or TorchScript: inference."""
-        return _of_program(value, spec) if isinstance(value, torch.export.ExportedProgram) else None
-
-
-def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
-    model = program.module()
-    # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
-    program_module: Any = model
-    program_module.train, program_module.eval = MethodType(nn.Module.train, model), MethodType(nn.Module.eval, model)
-    model.eval()
-    examples = program.example_inputs
-    if examples is None:
-        return Adapted(model=model, mode=Mode.INFER.value)
-    args, kwargs = examples
-    if args and kwargs:
-        raise TargetError(
-            "the program takes inputs by position and by keyword, which no batch is.",
-            "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
+        if not isinstance(value, torch.export.ExportedProgram):
+            return None
+        model = value.module()
+        # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
+        program_module: Any = model
+        program_module.train, program_module.eval = (
+            MethodType(nn.Module.train, model),
+            MethodType(nn.Module.eval, model),
         )
-    batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
-    if next(tensors_of(batch), None) is None:
-        return Adapted(model=model, mode=Mode.INFER.value)
-    notes = ["the program's own example inputs as its batch"]
-    if program.range_constraints and spec.batch_size:  # its batch may have any size
-        batch = resize_batch(batch, spec.batch_size)
-    elif spec.batch_size and spec.batch_size != batch_size_of(batch):
-        raise TargetError(
-            f"the program was exported for a batch of {batch_size_of(batch)} only.",
-            "Leave --batch-size out, or export it with a dynamic batch dimension.",
-        )
-    return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes)
+        model.eval()
+        examples = value.example_inputs
+        if examples is None:
+            return Adapted(model=model, mode=Mode.INFER.value)
+        args, kwargs = examples
+        if args and kwargs:
+            raise TargetError(
+                "the program takes inputs by position and by keyword, which no batch is.",
+                "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
+            )
+        batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
+        if spec.batch_size and spec.batch_size != batch_size_of(batch) and not value.range_constraints:
+            raise TargetError(
+                f"the program was exported for a batch of {batch_size_of(batch)} only.",
+                "Leave --batch-size out, or export it with a dynamic batch dimension.",
+            )
+        notes = ["the program's own example inputs as its batch"]
+        return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes)

@@ -7,7 +7,6 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs
-from advisor.workloads.draws import as_before
 from advisor.workloads.guess import noise, whole_numbers, with_labels
 from advisor.workloads.hubs.contract import Adapter, Samples
 
@@ -35,7 +34,7 @@ class Geometric(Adapter):
 
         make = None
         if train and model.training:  # a small graph tells the number of classes: layers look at the edges' values
-            with as_before(model), torch.no_grad():
+            with torch.no_grad():
                 make = with_labels(graph, model(*graph(_FEW_NODES)), _FEW_NODES)
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
         return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)

@@ -1,8 +1,13 @@
-"""Made-up batches for Hugging Face models: the inputs that a model needs, and labels of its head."""
+"""Made-up batches for Hugging Face models: the inputs that a forward pass takes, and labels of a model's head.
+
+Shapes come from the configuration.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,8 +18,7 @@ from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors
 from advisor.workloads.guess import noise, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
-from advisor.workloads.hubs.hf_classes import labels_of, text_of
-from advisor.workloads.hubs.hf_inputs import Batch, Make, ModelInputs, future, maker_of_inputs
+from advisor.workloads.hubs.hf_classes import labels_of, said_by, text_of
 from advisor.workloads.sizing import counted_run, runs_on_gpu
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
@@ -25,7 +29,20 @@ _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _COUNTED = 2  # samples of a batch that shows whether a model computes a loss by itself
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
+_USUAL_SIDE = 224
+_USUAL_PATCH = 16
+_FRAMES_HEARD = 200  # of a spectrogram whose length is free
+_SOUND_LENGTH = 16000  # samples: one second at the usual rate
+_BINS = 80  # of a spectrogram, by the usual number; the other one follows
+_USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
+_USUAL_STEPS = 512  # of a model that takes a series of any length
+_USUAL_HORIZON = 24
+_GRID = "grid_thw"  # the input that says how many patches each image has: in time, in a column and in a row
 
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+Batch = dict[str, Any]
+Make = Callable[[int], Batch]
 MakeLabels = Callable[[int, Batch], Batch]
 
 
@@ -35,7 +52,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
     labels = _labels(about) if train else None
-    make = partial(_batch, about, maker_of_inputs(about), labels=labels)
+    make = partial(_batch, about, _maker_of_inputs(about), labels=labels)
     trains = labels is not None
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
         counted = counted_run(model, make(_COUNTED))
@@ -51,7 +68,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of a number of prompts, as ``generate`` takes them."""
     _complete(model)
-    return maker_of_inputs(ModelInputs(model, spec, length))
+    return _maker_of_inputs(ModelInputs(model, spec, length))
 
 
 def longest_text(model: Any) -> int:
@@ -86,21 +103,181 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
+@dataclass(frozen=True)
+class ModelInputs:
+    """The facts by which a model's inputs are made. ``length`` is that of a text: tokens."""
+
+    model: Any
+    spec: TargetSpec
+    length: int
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def accepted(self) -> Any:
+        """The parameters of the forward pass, by name."""
+        return inspect.signature(self.model.forward).parameters
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """One sample's shape as ``--input`` gives it."""
+        return self.spec.input_shape[1:] if self.spec.input_shape else None
+
+    @property
+    def compares(self) -> bool:
+        """Whether a model compares pairs of a text and an image or sound."""
+        return "return_loss" in self.accepted and "input_ids" in self.accepted
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens."""
+        said = getattr(text_of(self.config), "vocab_size", None)
+        return said if isinstance(said, int) else _USUAL_VOCABULARY
+
+    def requires(self, name: str) -> bool:
+        """Whether the forward pass has a parameter of this name without a default."""
+        parameter = self.accepted.get(name)
+        return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of these attributes that the configuration or one of its parts has; else ``default``."""
+        return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
+
+    def tokens(self, *shape: int) -> torch.Tensor:
+        """Token ids without special ones, such as padding or image tokens, which models treat differently."""
+        said = {**vars(self.config), **vars(text_of(self.config))}
+        named = [i for name, i in said.items() if name.endswith(("_token_id", "_token_index"))]
+        several = (ids if isinstance(ids, list | tuple) else [ids] for ids in named)
+        special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
+        low = max((i for i in special if 0 <= i < 10), default=-1) + 1
+        tokens = whole_numbers(self.vocabulary, *shape, at_least=low)
+        tokens[torch.isin(tokens, torch.tensor(special, dtype=torch.long))] = low
+        return tokens
+
+
+# --- one input --------------------------------------------------------------------------------------------------------
+
+
+def _texts(about: ModelInputs, size: int) -> Batch:
+    ids = about.tokens(size, *(about.shape or (about.length,)))
+    mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}
+    return {"input_ids": ids, **mask}
+
+
+def _images(about: ModelInputs, size: int) -> Batch:
+    """Images of the configuration's size; several as frames, where the model takes them so."""
+    shape = about.shape if about.shape and len(about.shape) > 1 else None
+    if shape is None:
+        side = about.get("image_size", default=_USUAL_SIDE)
+        height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
+        frames = about.get("num_frames")
+        shape = (*((frames,) if frames else ()), about.get("num_channels", default=3), height, width)
+    return {"pixel_values": noise(size, *shape)}
+
+
+def _patches(about: ModelInputs, size: int) -> Batch:
+    """The patches of all images in one row, and the number of patches per image; the model merges several later."""
+    patch, merged = about.get("patch_size", default=_USUAL_PATCH), about.get("spatial_merge_size", default=1)
+    channels, height, width = about.shape if about.shape and len(about.shape) == 3 else (None, _USUAL_SIDE, _USUAL_SIDE)
+    channels = channels or about.get("in_channels", "num_channels", default=3)
+    rows, columns = (max(1, side // (patch * merged)) * merged for side in (height, width))
+    values = channels * about.get("temporal_patch_size", default=1) * patch * patch
+    grid = torch.tensor([[1, rows, columns]] * size)
+    return {"hidden_states": noise(size * rows * columns, values), _GRID: grid}
+
+
+def _sound(about: ModelInputs, size: int) -> Batch:
+    """A second of sound, with a channel dimension for a codec; or a spectrogram under the same name."""
+    bins, longest = about.get("num_mel_bins"), about.get("max_length")
+    shape: tuple[int, ...] = (_SOUND_LENGTH,)
+    if not about.get("conv_dim"):
+        shape = (longest, bins) if bins and longest else (about.get("audio_channels", default=1), _SOUND_LENGTH)
+    return {"input_values": noise(size, *(about.shape or shape))}
+
+
+def _spectrograms(about: ModelInputs, size: int) -> Batch:
+    """Spectrograms of the length that the model takes, where its configuration says one."""
+    bins, positions = about.get("num_mel_bins"), about.get("max_source_positions")
+    free = about.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
+    shape: tuple[int, ...] = (_FRAMES_HEARD, free or bins or _BINS)
+    if bins and positions and not free:
+        shape = (bins, 2 * positions)  # two convolutions, the second with a stride of two
+    return {"input_features": noise(size, *(about.shape or shape))}
+
+
+def _past(about: ModelInputs, size: int) -> Batch:
+    """The past values of a time series, as many as the context has."""
+    channels = about.get("num_input_channels")
+    steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS)
+    return {"past_values": noise(size, *(about.shape or ((steps, channels) if channels else (steps,))))}
+
+
+def _future(about: ModelInputs, batch: Batch) -> Batch:
+    """The values that a model is trained to forecast, in as many channels as it forecasts."""
+    size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
+    horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
+    return {"future_values": noise(size, horizon, *channels)}
+
+
+_MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
+    "input_ids": _texts,
+    "pixel_values": _images,
+    "input_values": _sound,
+    "input_features": _spectrograms,
+    "past_values": _past,
+    "hidden_states": _patches,
+}
+
+
+# --- all inputs of a batch --------------------------------------------------------------------------------------------
+
+
+def _maker_of_inputs(about: ModelInputs) -> Make:
+    """A function that makes a model's inputs: its main one, and what else its forward pass requires or compares.
+
+    Raises TargetError if it needs other inputs.
+    """
+    named = [
+        name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
+    ]
+    main = about.model.main_input_name
+    main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
+    taken = [name for name in named if about.compares or name == main or about.requires(name)]
+    required = [name for name in about.accepted if about.requires(name)]
+    make: Make = partial(_made, about, taken)
+    if not taken or not make(1).keys() >= set(required):
+        called = ", ".join((required or list(about.accepted))[:6])
+        raise TargetError(
+            f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
+            "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
+        )
+    return make
+
+
+def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
+    """Several inputs in one batch; with a text the places of its words on a page, where the model takes any."""
+    batch = {name: value for made in names for name, value in _MAKERS[made](about, size).items()}
+    if "bbox" in about.accepted and "input_ids" in batch:  # left, upper, right and lower edge, as shares of the page
+        batch["bbox"] = torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()
+    return batch
+
+
+# --- labels, and what a decoder starts from ---------------------------------------------------------------------------
+
+
 def _batch(about: ModelInputs, make: Make, size: int, labels: MakeLabels | None) -> Batch:
     """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
     batch = make(size)
-    batch |= labels(size, batch) if labels else _decoder_inputs(about, size, batch)
+    if labels:
+        batch |= labels(size, batch)
+    elif about.config.is_encoder_decoder and "decoder_input_ids" in about.accepted:
+        tokens = about.tokens(size, _decoded(about, batch))
+        tokens[:, 0] = about.get("decoder_start_token_id", default=0)
+        batch["decoder_input_ids"] = tokens
     made: Batch = map_tensors(lambda tensor: typed(tensor, about.model), batch)
     return made
-
-
-def _decoder_inputs(about: ModelInputs, size: int, batch: Batch) -> Batch:
-    """The decoder's inputs where there are no labels that it could start from."""
-    if not about.config.is_encoder_decoder or "decoder_input_ids" not in about.accepted:
-        return {}
-    tokens = about.tokens(size, _decoded(about, batch))
-    tokens[:, 0] = about.get("decoder_start_token_id", default=0)
-    return {"decoder_input_ids": tokens}
 
 
 def _decoded(about: ModelInputs, batch: Batch) -> int:
@@ -112,7 +289,9 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
     """Makes labels for the model's head; None where their form is not known."""
     classes = partial(_classes, about.config)
     makers: dict[str, MakeLabels] = {
-        "tokens": lambda size, batch: {"labels": _next_tokens(about, size, batch)},
+        "tokens": lambda size, batch: (
+            {"labels": batch["input_ids"].clone()} if "input_ids" in batch else makers["decoded tokens"](size, batch)
+        ),
         "decoded tokens": lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))},
         "characters": lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)},
         "class": lambda size, batch: {"labels": classes(size)},
@@ -123,19 +302,13 @@ def _labels(about: ModelInputs) -> MakeLabels | None:
             "end_positions": whole_numbers(about.length, size),
         },
         "pairs": lambda size, batch: {"return_loss": True},
-        "future": lambda size, batch: future(about, batch),
+        "future": lambda size, batch: _future(about, batch),
     }
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
     named = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}.get(kind, "labels")
     return makers.get(kind) if named in about.accepted else None
-
-
-def _next_tokens(about: ModelInputs, size: int, batch: Batch) -> torch.Tensor:
-    """Labels: the tokens of the text; for a model of images or sound, of the text that it decodes."""
-    ids: torch.Tensor | None = batch.get("input_ids")
-    return about.tokens(size, _decoded(about, batch)) if ids is None else ids.clone()
 
 
 def _classes(config: Any, *shape: int) -> torch.Tensor:

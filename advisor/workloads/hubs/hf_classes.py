@@ -40,8 +40,6 @@ _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
 # Words of names whose architecture is called otherwise.
 _MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin", "detrresnet": "detr"}
 _SHORT = 3  # letters of a name that is inside other words by chance, as `led` is in distilled
-# Parts of parts of a configuration that are looked at. A count: a configuration may have itself as a part.
-_DEPTH = 3
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
@@ -76,7 +74,9 @@ def class_for(transformers: Any, config: Any) -> Any:
 def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
     """The classes of a configuration's architecture; those whose head has known labels come first."""
     heads = [name for task in _TASKS for name in _names(f"MODEL_FOR_{task}", config.model_type)]
-    beside = sorted(_beside(transformers, config), key=_without_head)
+    # Models with a head come before others, and whole models before parts.
+    order = lambda kind: 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2  # noqa: E731
+    beside = sorted(_beside(transformers, config), key=order)
     yield from filter(None, (getattr(transformers, name, None) for name in heads))
     yield from filter(_forecasts, beside)
     yield from filter(None, (getattr(transformers, name, None) for name in _names("MODEL", config.model_type)))
@@ -93,11 +93,6 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
         is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
         if is_model and kind.config_class is type(config) and kind.forward is not nn.Module.forward:
             yield kind
-
-
-def _without_head(kind: Any) -> int:
-    """A sort key: models with a head come before others, and whole models before parts."""
-    return 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2
 
 
 def _forecasts(kind: Any) -> bool:
@@ -132,15 +127,12 @@ def text_of(config: Any) -> Any:
         return config.get_text_config(encoder=True)
 
 
-def parts_of(config: Any, depth: int = _DEPTH) -> dict[str, Any]:
-    """A configuration, under an empty name, and all its parts, such as ``text_config``, by name."""
-    found = {"": config}
-    for name, part in vars(config).items() if depth else ():
-        if hasattr(part, "model_type"):
-            found |= {f"{name}.{inside}".rstrip("."): one for inside, one in parts_of(part, depth - 1).items()}
-    return found
+def parts_of(config: Any) -> list[Any]:
+    """A configuration, and all its parts, such as ``text_config``."""
+    parts = [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
+    return [config, *(inner for part in parts for inner in parts_of(part))]
 
 
 def said_by(config: Any, name: str) -> Any:
     """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    return next((value for part in parts_of(config).values() if (value := getattr(part, name, None)) is not None), None)
+    return next((value for part in parts_of(config) if (value := getattr(part, name, None)) is not None), None)

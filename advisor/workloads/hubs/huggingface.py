@@ -28,6 +28,8 @@ _MOST_OF_MEMORY = 0.8
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
 # How a path begins that is no name of a model.
 _PATHS = (".", "/", "~")
+_OPTION = "generate"
+_USUAL_PROMPT = 32  # tokens, unless --input says otherwise
 
 
 class HuggingFace(Adapter):
@@ -43,7 +45,9 @@ class HuggingFace(Adapter):
         transformers = self.imported()
         config, notes = _config(transformers, name, spec)
         options = options_of(spec)
-        new_tokens = tokens_of(options)
+        new_tokens = options.pop(_OPTION, 0)
+        if type(new_tokens) is not int or new_tokens < 0:
+            raise TargetError(f"{_OPTION}={new_tokens} is no number of tokens.", f"Write {_OPTION}=64, for example.")
         config = _with_options(config, options, name)
         if new_tokens and spec.mode is None:
             spec = replace(spec, mode=Mode.INFER)
@@ -53,7 +57,7 @@ class HuggingFace(Adapter):
             error.hint = ". ".join([*notes, error.hint])
             raise
         if new_tokens:
-            return generating(model, new_tokens, spec, [*notes, origin])
+            return _generating(model, new_tokens, spec, [*notes, origin])
         return Adapted(model=model.train(), notes=[*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
@@ -118,7 +122,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
         config = type(config)(**own)
-    holders = [config, text_of(config), *parts_of(config).values()]  # text and images have layers of their own sizes
+    holders = [config, text_of(config), *parts_of(config)]  # text and images have layers of their own sizes
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
         if holder is None:
@@ -197,53 +201,34 @@ def of_trainer(trainer: Any) -> Adapted:
     )
 
 
-OPTION = "generate"
-# Tokens of a prompt, unless --input says otherwise.
-_USUAL_PROMPT = 32
-
-
 @dataclass(frozen=True)
-class Generate:
-    """A step that continues each prompt, with these options of ``generate``; ``new_tokens`` is 0 where none says."""
+class _Generate:
+    """A step that continues each prompt by a number of new tokens."""
 
     model: Any
-    options: dict[str, Any]
-
-    @property
-    def new_tokens(self) -> int:
-        """The number of new tokens for each prompt."""
-        of_config = getattr(self.options.get("generation_config"), "max_new_tokens", None)
-        return self.options.get("max_new_tokens") or of_config or 0
+    new_tokens: int
 
     def __call__(self, batch: dict[str, Any]) -> Any:
         """The tokens: of a decoder with those of the prompt before them."""
-        return self.model.generate(**batch, **self.options)
+        return self.model.generate(**batch, do_sample=False, max_new_tokens=self.new_tokens)
 
 
-def tokens_of(options: dict[str, Any]) -> int:
-    """Take the number of new tokens out of a named model's options; 0 without one. Raises TargetError."""
-    wanted = options.pop(OPTION, 0)
-    if type(wanted) is not int or wanted < 0:
-        raise TargetError(f"{OPTION}={wanted} is no number of tokens.", f"Write {OPTION}=64, for example.")
-    return wanted
-
-
-def generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Adapted:
+def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Adapted:
     """Generation by a model as a workload for inference. Raises TargetError for a model that does not generate."""
     name = type(model).__name__
     if not model.can_generate():
         raise TargetError(
             f"{name} does not generate text.",
-            f"Leave {OPTION} out, or name a model that does, such as `hf:gpt2 -- {OPTION}={new_tokens}`.",
+            f"Leave {_OPTION} out, or name a model that does, such as `hf:gpt2 -- {_OPTION}={new_tokens}`.",
         )
     if spec.mode is Mode.TRAIN:
-        raise TargetError(f"{OPTION} is for inference, and --mode train asks for training.", "Leave one of them out.")
+        raise TargetError(f"{_OPTION} is for inference, and --mode train asks for training.", "Leave one of them out.")
     length = spec.input_shape[-1] if spec.input_shape else _USUAL_PROMPT
     room = longest_text(model) if not model.config.is_encoder_decoder else length + new_tokens
     if length + new_tokens > room:
         raise TargetError(
             f"a prompt of {length} tokens and {new_tokens} new ones do not fit into the {room} positions of {name}.",
-            f"Generate fewer, as in `-- {OPTION}={max(1, room - length)}`, or give shorter prompts with --input 1x8.",
+            f"Generate fewer, as in `-- {_OPTION}={max(1, room - length)}`, or give shorter prompts with --input 1x8.",
         )
     made = prompts(model, replace(spec, input_shape=None), length)
     settings = model.generation_config
@@ -256,7 +241,7 @@ def generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) 
         model=model.eval(),
         data=made,
         mode=Mode.INFER.value,
-        step=Generate(model, {"do_sample": False, "max_new_tokens": new_tokens}),
+        step=_Generate(model, new_tokens),
         notes=[*notes, told],
         usual_size=1,
     )

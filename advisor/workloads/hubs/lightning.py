@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -46,14 +45,13 @@ class PytorchLightning(Lightning):
     package = "pytorch_lightning"
 
 
-@dataclass(slots=True)
-class _Given:
+class _Given(NamedTuple):
     """The Lightning objects that a target returned: the module, its DataModule or loader, and its Trainer."""
 
     module: Any
-    data: Any = None
-    trainer: Any = None
-    notes: list[str] = field(default_factory=list)
+    data: Any
+    trainer: Any
+    notes: list[str]
 
 
 def _given(value: Any, pytorch: Any) -> _Given | None:
@@ -96,7 +94,7 @@ def _workload(given: _Given, pytorch: Any, spec: TargetSpec) -> Any:
             f"{type(module).__name__}.configure_optimizers returns no optimizer.",
             "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
         )
-    training_step = _training_step(module, data)
+    training_step = _training_step(module, data, pytorch)
     notes = [*_told_of(module, given.trainer), *given.notes]
     common: dict[str, Any] = {"data": loader, "mode": Mode.TRAIN.value, "notes": notes, "trainer": _TRAINER}
     if not module.automatic_optimization:
@@ -164,13 +162,15 @@ def _told_of(module: Any, trainer: Any) -> list[str]:
     return notes
 
 
-def _training_step(module: Any, data: Any) -> Any:
+def _training_step(module: Any, data: Any, pytorch: Any) -> Any:
     """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
     takes_number = is_callable_with(inspect.signature(module.training_step), _PAIR)
+    owned = data if isinstance(data, pytorch.LightningDataModule) else None
+    of_data = {hook for hook in _OF_A_BATCH if pytorch.utilities.model_helpers.is_overridden(hook, owned)}
 
     def training_step(model: Any, batch: Any) -> Any:
         for hook in _OF_A_BATCH:
-            batch = getattr(data if _defines(data, hook) else model, hook)(batch, 0)
+            batch = getattr(data if hook in of_data else model, hook)(batch, 0)
         return model.training_step(batch, 0) if takes_number else model.training_step(batch)
 
     return training_step
@@ -185,7 +185,8 @@ def _loader(given: _Given, pytorch: Any) -> Any:
     module, data = given.module, given.data
     loader, named = data, "the loader"
     if data is None or isinstance(data, pytorch.LightningDataModule):
-        owner = next((owner for owner in (data, module) if _defines(owner, "train_dataloader")), None)
+        defines = pytorch.utilities.model_helpers.is_overridden
+        owner = next((owner for owner in (data, module) if defines("train_dataloader", owner)), None)
         if owner is None:
             return None
         owner.prepare_data()
@@ -199,9 +200,3 @@ def _loader(given: _Given, pytorch: Any) -> Any:
             "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
         )
     return loader
-
-
-def _defines(owner: Any, method: str) -> bool:
-    """Whether a class overrides a method of Lightning's."""
-    defined = next((kind for kind in type(owner).__mro__ if method in vars(kind)), None)
-    return defined is not None and not defined.__module__.startswith(("lightning.", "pytorch_lightning."))

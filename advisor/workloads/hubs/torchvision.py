@@ -52,7 +52,7 @@ class Torchvision(Adapter):
             pair = _FLOW_SIZE if runs_on_gpu(spec) else _SMALL_FLOW_SIZE
             return _flow(*(spec.input_shape[-2:] if spec.input_shape is not None else pair), train=train)
         if kind == "detection":
-            return _detection(model, _detected_shape(model, spec), train=train)
+            return _detection(model, spec, train=train)
         return image_samples(model, _shape(kind, spec), train=train)
 
 
@@ -71,14 +71,13 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
 
-def _detected_shape(model: Any, spec: TargetSpec) -> tuple[int, ...]:
-    """The shape of an image for a detector: from ``--input``, else the size that its own transform produces."""
-    fixed, own = getattr(model.transform, "fixed_size", None), max(getattr(model.transform, "min_size", (800,)))
-    return spec.input_shape[1:] if spec.input_shape is not None else (3, *fixed[::-1]) if fixed else (3, own, own)
+def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
+    """Images of ``--input`` or of the size that the model's own transform produces, with a few boxes each.
 
-
-def _detection(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
-    """Images with a few boxes each; masks and key points where the model has heads for them."""
+    Masks and key points come with them where the model has heads for those.
+    """
+    own = getattr(model.transform, "fixed_size", None) or [max(getattr(model.transform, "min_size", (800,)))] * 2
+    shape = spec.input_shape[1:] if spec.input_shape is not None else (3, *own[::-1])
     height, width = shape[-2:]
     heads: Any = getattr(model, "roi_heads", None)
     masks = getattr(heads, "mask_predictor", None) is not None

@@ -54,7 +54,9 @@ def draft_of(script: str, file: str) -> tuple[str, bool]:
         is_measurable = False
     places = [place for place in places_of(seen, seen.models) if place.kind in ("model", "optimizer", "loader")]
     imports = ["import advisor", *_imports(Path(script))]
-    body = [*_made(places), *_step(seen), _returned(places)]
+    models, optimizers, loaders = (_names(places, kind) or [kind] for kind in ("model", "optimizer", "loader"))
+    parts = f"step=step, models=[{', '.join(models)}], optimizers=[{', '.join(optimizers)}], data={loaders[0]}"
+    body = [*_made(places), *_step(seen), f"return advisor.Workload({parts})"]
     head = _HEAD.format(script=script, file=file, imports="\n".join(imports))
     return head + textwrap.indent("\n".join(body), "    ") + "\n", is_measurable
 
@@ -110,12 +112,6 @@ def _body_text(loop: FoundLoop, seen: Seen) -> str:
     text = f"for {target} in [{item}]:\n{textwrap.indent(textwrap.dedent(''.join(lines)), '    ')}".rstrip()
     parsed = any(isinstance(node, ast.Yield) for node in ast.walk(tree_of(text)))
     return f"# TODO: leave the yield out, with which this is no step\n{text}" if parsed else text
-
-
-def _returned(places: Sequence[Place]) -> str:
-    models, optimizers, loaders = (_names(places, kind) or [kind] for kind in ("model", "optimizer", "loader"))
-    parts = f"step=step, models=[{', '.join(models)}], optimizers=[{', '.join(optimizers)}]"
-    return f"return advisor.Workload({parts}, data={loaders[0]})"
 
 
 if __name__ == "__main__":

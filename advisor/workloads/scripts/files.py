@@ -24,10 +24,11 @@ from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.household import SOCKETS
 from advisor.process.meanwhile import replaced
 
-_WITH_CACHES = tuple(f"{folder}{package}/" for folder in INSTALLED for package in ("torch", "triton"))
+# Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
+_COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
-# A larger file that a script changes in place, such as mapped data, is not copied first. Bytes.
+# A larger file that a script appends to, or changes in place, is not copied first. Bytes.
 _MOST_COPIED = 2**28
 
 _run_in_place: dict[str, str] = {}
@@ -95,14 +96,11 @@ def _folder() -> Path:
 
 
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if {*mode} & {*"wx"}:
-        file = _put_aside(file)
-    elif {*mode} >= {*"r+"} and _is_there(file) and not _aside(file) and Path(file).stat().st_size <= _MOST_COPIED:
+    if {*mode} & {*"wxa+"} and not _aside(file):
         before, file = file, _put_aside(file)
-        if file is not before:
+        grows = file is not before and not {*mode} & {*"wx"}  # or is changed in place
+        if grows and Path(before).is_file() and Path(before).stat().st_size <= _MOST_COPIED:
             shutil.copyfile(before, file)
-    elif "a" in mode and not _aside(file):  # what this run has made grows on
-        file = os.devnull if _is_old(file) else file if _is_there(file) else _put_aside(file)
     return function(_aside(file) or file, mode, *args, **kwargs)
 
 
@@ -139,10 +137,6 @@ def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: 
     return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
 
 
-def _is_there(file: Any) -> bool:
-    return isinstance(file, str | os.PathLike) and Path(file).exists()
-
-
 def _is_old(file: Any) -> bool:
     """Whether a file, or one in a folder, was written before any trial began."""
     if not isinstance(file, str | os.PathLike):
@@ -160,13 +154,8 @@ _WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (shutil, "rmtree", _remove_nothing_old),
     *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
     *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-)
-
-
-# Those of torch.save, which scripts may have imported by its name.
-_OF_TORCH: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    # Of torch.save, which scripts may have imported by its name.
     (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
-    (torch.serialization, "_open_file_like", _open_aside),
 )
 _new_ones_too = False
 
@@ -178,8 +167,7 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
     if safetensors:
         write_aside = lambda write, tensors, file, *more, **named: write(tensors, _put_aside(file), *more, **named)  # noqa: E731
         writers.append((sys.modules["safetensors.torch"], "serialize_file", write_aside))
-    found = [(owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers]
-    return (*found, *((owner, name, functools.partial(one, getattr(owner, name))) for owner, name, one in _OF_TORCH))
+    return tuple((owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers)
 
 
 @contextlib.contextmanager
@@ -204,13 +192,13 @@ def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that acts as ``guarded``, except for PyTorch's code and ours, also when called by Python's modules."""
+    """A function that acts as ``guarded``, except for compilers and ours, also when called by Python's modules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         caller: FrameType | None = sys._getframe(1)
         while caller is not None and is_pythons_own(caller.f_code.co_filename):
             caller = caller.f_back
-        goes_on = caller is None or any(part in caller.f_code.co_filename for part in (*_WITH_CACHES, str(PACKAGE)))
+        goes_on = caller is None or any(part in caller.f_code.co_filename for part in (*_COMPILERS, str(PACKAGE)))
         return original(*args, **kwargs) if goes_on else guarded(original, *args, **kwargs)
 
     return call

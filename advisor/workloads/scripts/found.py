@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from advisor.loading.loader import length_of
 from advisor.python.places import scope_of
 from advisor.python.positions import Loop, position_of, value_of
-from advisor.python.trees import bound_in
-from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.loops import clears_gradients
+from advisor.python.trees import bound_in, clears, names_called, tree_of_file
+from advisor.workloads.loop import GivenBatches
+from advisor.workloads.scripts.heads import Head, functions_that
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import Seen, Where
 
@@ -31,16 +31,15 @@ class NoLoopError(Exception):
 class FoundLoop:
     """A loop of the script's: its statement, its frame, and the names as they are there.
 
-    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``changing`` are the
-    names that it or a loop around it binds. ``beside`` are the other statements of the loop around it, or of its
-    function where none is. ``update`` is the line of the update, or of what makes it.
+    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``beside`` are the
+    other statements of the loop around it, or of its function where none is. ``update`` is the line of the update, or
+    of what makes it.
     """
 
     statement: Loop
     names: dict[str, Any]
     frame: FrameType
     clears: bool = True
-    changing: frozenset[str] = frozenset()
     beside: Sequence[ast.stmt] = ()
     update: int = 0
 
@@ -65,13 +64,13 @@ def training_loop(seen: Seen) -> FoundLoop:
 
     With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
     """
-    found = _loops_around_update(seen)
+    found = loops_around_update(seen)
     if not found:
         raise NoLoopError("no loop in the script's own code stands around the update of the weights")
     return next((loop for loop in found if reads_loader(loop, seen)), found[0])
 
 
-def _loops_around_update(seen: Seen) -> list[FoundLoop]:
+def loops_around_update(seen: Seen) -> list[FoundLoop]:
     """All loops of the script's own that the first update was made in, innermost first; else those of a library."""
     found: list[FoundLoop] = []
     users = [where for where in seen.frames if where.is_users]
@@ -94,16 +93,14 @@ def reads_loader(loop: FoundLoop, seen: Seen) -> bool:
     return any(code is loop.code and line in lines for code, line in seen.reads)
 
 
-def _makes_optimizer(loop: FoundLoop) -> bool:
-    """Whether an optimizer is made beside a loop, as in each round of one of several seeds or folds."""
-    stored = (node for one in loop.beside for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
-    return any(isinstance(value_of(node, loop.names), Optimizer) for node in stored if isinstance(node.ctx, ast.Store))
-
-
 def optimizers_in(loop: FoundLoop) -> list[Optimizer]:
     """The optimizers that a loop names."""
-    named = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Name | ast.Attribute))
-    found = (value_of(node, loop.names) for node in named)
+    return _optimizers_named([loop.statement], loop.names, ast.Load)
+
+
+def _optimizers_named(statements: Iterable[ast.AST], names: dict[str, Any], context: type) -> list[Optimizer]:
+    nodes = (node for one in statements for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    found = (value_of(node, names) for node in nodes if isinstance(node.ctx, context))
     return [value for value in found if isinstance(value, Optimizer)]
 
 
@@ -111,16 +108,16 @@ def step_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
     """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
     assert seen.pause is not None, "the script was left in a loop"
     heads: list[Head] = []
-    for one in _loops_around_update(seen):
+    for one in loops_around_update(seen):
         heads += filter(None, [Head.latest.get((one.code, one.statement.lineno))])
-        if _makes_optimizer(one):  # a loop around it, as of several seeds, goes on with another model
+        if _optimizers_named(one.beside, one.names, ast.Store):  # a loop around it, as of several seeds, makes another
             break
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
         head.goes_on = head is heads[-1]
     step = ScriptStep(seen.script, loop.place, seen.pause, seen.iterators, seen.optimizers)
     step.loop = loop
-    return step, Again(itertools.count) if seen.loader is None else seen.loader
+    return step, numbers() if seen.loader is None else seen.loader
 
 
 def position_in(loop: FoundLoop, seen: Seen) -> str | None:
@@ -130,15 +127,9 @@ def position_in(loop: FoundLoop, seen: Seen) -> str | None:
     return position_of(loop.statement, loop.names, seen.loader, seen.iterators)
 
 
-@dataclass(slots=True)
-class Again:
-    """An iterable that begins anew each time."""
-
-    begin: Callable[[], Iterable[Any]]
-    made_by = "the script's own loop"
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.begin())
+def numbers() -> GivenBatches:
+    """What a step is called with that makes its batches itself."""
+    return GivenBatches(itertools.count, "the script's own loop")
 
 
 # --- the source -------------------------------------------------------------------------------------------------
@@ -165,8 +156,7 @@ def _with_names(where: Where, loops: list[Loop], inner: list[Where]) -> Iterator
             loop,
             names,
             frame,
-            clears=clears_gradients(frame.f_code.co_filename, loop, functions),
-            changing=frozenset().union(*map(bound_in, loops)),
+            clears=_clears_gradients(frame.f_code.co_filename, loop, functions),
             beside=[one for one in holder.body if not one.lineno <= loop.lineno <= (one.end_lineno or 0)],
             update=where.line,
         )
@@ -179,3 +169,35 @@ def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:
             continue
         yield child
         yield from _own_statements(child)
+
+
+def _clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
+
+    A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
+    accumulates them.
+    """
+    places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
+    clearing = [is_in_some_rounds(loop, one.lineno) for one in places if clears(one)]
+    backward = [is_in_some_rounds(loop, one.lineno) for one in places if "backward" in names_called(one)]
+    if clearing and all(clearing) and not all(backward):
+        return False
+    return any(map(clears, (loop, *within))) or bool(names_called(loop) & functions_that(tree_of_file(file), clears))
+
+
+def is_in_some_rounds(loop: Loop, line: int) -> bool:
+    """Whether a line of a loop is under a condition that may differ from round to round.
+
+    Such a condition calls a function, takes a remainder, or reads a name that the loop binds.
+    """
+    bound = bound_in(loop)
+    tests = (
+        part
+        for node in ast.walk(loop)
+        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or line)
+        for part in ast.walk(node.test)
+    )
+    return any(
+        isinstance(part, ast.Call | ast.Mod) or (isinstance(part, ast.expr) and ast.unparse(part) in bound)
+        for part in tests
+    )

@@ -4,13 +4,12 @@ import ast
 import builtins
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import CodeType
 from typing import Any, ClassVar
 
 from advisor.python.positions import within
 from advisor.python.trees import names_called
-from advisor.workloads.scripts.loops import functions_that
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
@@ -68,3 +67,13 @@ def with_heads(source: bytes, file: str) -> CodeType:
             loop.iter = ast.fix_missing_locations(ast.copy_location(head, loop))
     code: CodeType = compile(tree, file, "exec")
     return code
+
+
+def functions_that(tree: ast.Module, holds: Callable[[ast.AST], bool]) -> set[str]:
+    """The names of a file's functions of which something holds, and of those that call one of them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    calls = [(one.name, names_called(one)) for one in functions]  # methods of several classes may have one name
+    found = {one.name for one in functions if holds(one)}
+    while more := {name for name, called in calls if called & found} - found:
+        found |= more
+    return found

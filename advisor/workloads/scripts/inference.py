@@ -1,6 +1,8 @@
 """The workload of a script that only predicts: its model, and what it is called with."""
 
+import contextlib
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -8,9 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from advisor.step.batch import map_tensors, splitter
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.hubs.huggingface import Generate
 from advisor.workloads.scripts.found import NoLoopError
-from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, inputs_by_name, same_values
+from advisor.workloads.scripts.seen import ModelCall, Seen, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:
@@ -19,8 +20,6 @@ def inference_of(seen: Seen) -> Adapted:
         raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
     if not seen.calls:
         raise NoLoopError("no optimizer made an update, and no model was called")
-    if seen.generates is not None and seen.generates.inputs:
-        return _generation(seen.generates, seen)
     of_loader = [call for call in seen.calls if _is_called_with(call, seen.batch)]
     call = (of_loader or seen.calls)[-1]
     inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
@@ -41,19 +40,6 @@ def inference_of(seen: Seen) -> Adapted:
     return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
 
 
-def _generation(call: GenerateCall, seen: Seen) -> Adapted:
-    """The text generation of a script, on its loader, or on the inputs of its last call."""
-    of_loader = same_values(seen.batch, call.inputs)
-    given = "the batches of its loader" if of_loader else "the inputs of its last call"
-    return Adapted(
-        model=call.model.eval(),
-        data=seen.loader if of_loader else [map_tensors(_copied, call.inputs)],
-        mode="infer",
-        step=Generate(call.model, call.options),
-        notes=[f"the script's generate() on {given}; nothing was updated, so this is inference"],
-    )
-
-
 def _is_called_with(call: ModelCall, batch: Any) -> bool:
     if batch is None:
         return False
@@ -65,7 +51,10 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
     """The inputs of a call as a batch. Raises NoLoopError for several models, or for inputs such as a cache."""
     if len(seen.models) > 1:
         raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
-    named = inputs_by_name(call.module, *map_tensors(_copied, (call.args, call.kwargs)))
+    args, kwargs = map_tensors(_copied, (call.args, call.kwargs))
+    named = {"args": args, "kwargs": kwargs}
+    with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
+        named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
     if not all(isinstance(leaf, torch.Tensor | int | float | str | None) for leaf in tree_leaves(named)):
         raise NoLoopError("no optimizer made an update, and the model was called with something else than a batch")
     alone = [*named.values()] if len(named) == 1 else []

@@ -1,18 +1,27 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from torch import distributed, nn
+from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.found import Again, NoLoopError, optimizers_in, step_of, training_loop
+from advisor.workloads.loop import GivenBatches
+from advisor.workloads.scripts.found import (
+    FoundLoop,
+    NoLoopError,
+    loops_around_update,
+    numbers,
+    optimizers_in,
+    step_of,
+    training_loop,
+)
 from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
-from advisor.workloads.scripts.seen import ModelCall, Seen
+from advisor.workloads.scripts.seen import ModelCall, Seen, parameters_in
 from advisor.workloads.scripts.written import written_parts
 
 
@@ -37,7 +46,7 @@ def _plain(seen: Seen) -> Adapted | None:
     Of a loop without a loader two rounds were seen.
     """
     rounds = 1 if seen.loader is not None else 2
-    if len(seen.backward) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
+    if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
         return None
     of_model = (call for call in seen.calls if call.module is seen.models[0])
     call = next((call for call in of_model if call.gradients == "grad"), None)
@@ -49,7 +58,7 @@ def _plain(seen: Seen) -> Adapted | None:
     if found is None:
         return None
     data, loss = found
-    made = ", its batches as the loop makes them" if isinstance(data, Again) else ""
+    made = ", its batches as the loop makes them" if isinstance(data, GivenBatches) else ""
     parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
     return Adapted(
         model=call.module,
@@ -59,22 +68,34 @@ def _plain(seen: Seen) -> Adapted | None:
         mode="train",
         current=call.current,
         clip_grad=seen.clip_norm,
-        notes=[f"{parts}; the rest of the script is left out"],
+        notes=[f"{parts}; the rest of the script is left out", *_beside(seen, "is not measured")],
     )
 
 
 def _own_step(seen: Seen) -> Adapted:
     """A round of the script's loop as a step of its own."""
     loop = training_loop(seen)
-    trained = {id(p) for one in seen.updates for group in one.param_groups for p in group["params"]}
-    for one in optimizers_in(loop):  # those that the first update does not need are named beside it
-        seen.updates += [one] if trained.isdisjoint(id(p) for g in one.param_groups for p in g["params"]) else []
+    seen.updates += _other_optimizers([loop], seen)
     # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
-    models = models or [nn.ParameterList(p for one in seen.updates for g in one.param_groups for p in g["params"])]
+    models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
     step, data = step_of(loop, seen)
     step.casts = seen.casts
-    return _whole(seen, models, step, data, f"a round of the loop at {loop.place} is the step")
+    notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
+    return _whole(seen, models, step, data, notes)
+
+
+def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]:
+    """The optimizers that loops name, and whose parameters none of the updates trained."""
+    trained = {id(p) for one in seen.updates for p in parameters_in(one)}
+    named = {id(one): one for loop in loops for one in optimizers_in(loop)}
+    return [one for one in named.values() if trained.isdisjoint(map(id, parameters_in(one)))]
+
+
+def _beside(seen: Seen, fate: str) -> list[str]:
+    """What becomes of the updates of other optimizers, as of the generator around the loop of a critic."""
+    others = _other_optimizers(loops_around_update(seen), seen)
+    return [f"what {type(one).__name__} updates around this loop {fate}" for one in others]
 
 
 def _rounds_of_update(seen: Seen) -> Adapted:
@@ -84,10 +105,10 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     place = f"{where.frame.f_code.co_filename}:{where.line}"
     step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
     note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
-    return _whole(seen, seen.models, step, Again(itertools.count), note)
+    return _whole(seen, seen.models, step, numbers(), [note])
 
 
-def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, note: str) -> Adapted:
+def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, notes: list[str]) -> Adapted:
     """The workload of a step that is run as it is, with the modules that are no part of another one."""
     outer = [one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)]
     return Adapted(
@@ -96,7 +117,7 @@ def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any,
         step=step,
         models=list(dict.fromkeys(_within_wrappers(one, outer) for one in outer)),
         optimizers=seen.optimizers,
-        notes=[note],
+        notes=notes,
         samples=_samples(seen),
     )
 

@@ -16,13 +16,13 @@ import torch
 from torch.nn.modules import module as module_hooks
 
 from advisor.records import LeftOut, RoundTimes
-from advisor.workloads.scripts.loops import shown
 from advisor.workloads.scripts.running import ScriptStep
 
 # Rounds that are timed, while there is time for more; and the longest that all of it may take. Seconds.
 _MOST_ROUNDS, _TIME_S, WHOLE_ROUNDS_S = 64, 1.0, 10.0
 # Statements beside the step that are named, and the least share of a round that one has to take. Unitless.
 _NAMED, _LEAST_SHARE = 3, 0.01
+_LONGEST = 60  # characters of a statement as it is shown
 
 
 class _TooLong(BaseException):
@@ -120,9 +120,16 @@ class WholeRounds:
         ]
         shares = sorted(((self._seconds[at] / traced_s, at) for at in beside), reverse=True)
         named = (
-            LeftOut(shown(self._statements[at]), self._statements[at].lineno, share, at in self._evaluates)
+            LeftOut(_shown(self._statements[at]), self._statements[at].lineno, share, at in self._evaluates)
             for share, at in shares[:_NAMED]
             if share >= _LEAST_SHARE
         )
         round_ms = 1e3 * whole_s / rounds
         return RoundTimes(rounds, round_ms, round_ms * (1 - sum(share for share, _ in shares)), tuple(named))
+
+
+def _shown(statement: ast.stmt) -> str:
+    """A statement in one short line."""
+    first, _, rest = ast.unparse(statement).partition("\n")
+    text = f"{first} …" if rest else first
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

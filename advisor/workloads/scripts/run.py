@@ -19,7 +19,7 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.files.paths import is_library
-from advisor.python.places import LoopPlaces, View, places_of_arguments, places_of_call, places_of_made
+from advisor.python.places import LoopPlaces, View, place_of_call, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
@@ -45,7 +45,7 @@ def script_workload(script: str, directory: str) -> Any:
         if any(kind.__module__ == "transformers.trainer" for kind in type(workload).__mro__):
             workload = of_trainer(workload)
             files = dict.fromkeys(where.frame.f_code.co_filename for where in seen.frames if where.is_users)
-            workload.places = tuple(places_of_arguments(files))
+            workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
             return workload
         if isinstance(workload, Adapted):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
@@ -57,7 +57,7 @@ def script_workload(script: str, directory: str) -> Any:
         hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
     finally:  # the paused script holds it, and with it tensors
-        for one in (seen.frames, seen.called_at, seen.calls, seen.backward):
+        for one in (seen.frames, seen.called_at, seen.calls):
             one.clear()
         seen.batch = seen.round = None
 
@@ -70,6 +70,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         if where.is_users
     ]
     yield from places_of_made(seen.made, views, models, seen.optimizers, seen.loader)
+    yield from place_of_call("compile call", "torch.compile", dict.fromkeys(view.code.co_filename for view in views))
     if not seen.frames or not models:
         yield from places_of_call(views)
         return
@@ -104,6 +105,7 @@ def watched(script: str, directory: str) -> Seen:
         finally:
             if os.getpid() != watch.seen.script.pid:
                 os._exit(0)  # a process that the script forked has come to its end
+            watch.looks_elsewhere()
 
     watch = Watch(Script(run))
     terminal_as_input()

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-import itertools
 import os
 import sys
 import traceback
@@ -27,6 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import TargetError
+from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
 from advisor.python.positions import Iterators
 from advisor.workloads.scripts.files import writing_aside
@@ -92,6 +92,11 @@ def lines_up(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
     return tuple((one.f_code, line) for one, line in traceback.walk_stack(frame))
 
 
+def users_lines(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
+    """The lines of the user's code that are being executed, from a frame up the stack."""
+    return tuple((code, line) for code, line in lines_up(frame) if not is_library(code.co_filename))
+
+
 def _modes() -> tuple[Any, ...]:
     """PyTorch's modes of this thread, which all that runs in it shares."""
     casts = tuple((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
@@ -118,15 +123,14 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a read of the ``loader``; else after some backward passes at given lines, or at an update.
+    """Where a round ends: at a read of the ``loader``; without one, before an ``update`` at these lines of the user's.
 
-    Without lines ``backward`` means any place.
+    Where no optimizer makes the updates, it ends behind a ``backward`` pass at these lines; at any one for no lines.
     """
 
     loader: Any = None
+    update: tuple[Any, ...] | None = None
     backward: tuple[Any, ...] | None = None
-    passes: int = 1
-    optimizer: Optimizer | None = None
 
 
 class ScriptStep:
@@ -152,7 +156,7 @@ class ScriptStep:
         self._optimizers = optimizers
         self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
-        self._skipped, self._passes = 0, itertools.count(1)
+        self._skipped = 0
         self._updated: list[Optimizer] = []
         self._replays = 0
 
@@ -183,17 +187,19 @@ class ScriptStep:
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            stack.callback(register_optimizer_step_pre_hook(self._on_update).remove)
-            for owner, name, wrapper in (
-                (_BaseDataLoaderIter, "__next__", self._on_next_batch),
-                (DataLoader, "__iter__", self._on_iter),
-                (torch.Tensor, "backward", self._on_backward),
-                (OneCycleLR, "step", _step_schedule),
-                (torch.cuda.CUDAGraph, "replay", self._on_replay),
-            ):
-                stack.enter_context(patched(owner, name, wrapper))
-            yield
+        hook = register_optimizer_step_pre_hook(self._on_update)
+        wrappers = (
+            (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+            (DataLoader, "__iter__", self._on_iter),
+            (torch.Tensor, "backward", self._on_backward),
+            (OneCycleLR, "step", _step_schedule),
+            (torch.cuda.CUDAGraph, "replay", self._on_replay),
+        )
+        try:
+            with patched(*wrappers):
+                yield
+        finally:
+            hook.remove()
 
     def _on_next_batch(self, read: Callable[..., Any], iterator: Any) -> Any:
         loader = self._iterators.get(iterator) if self.script.runs else None
@@ -219,13 +225,13 @@ class ScriptStep:
         self._losses.append(loss)
         backward(loss, *args, **kwargs)
         place = self._pause.backward
-        is_counted = place is not None and self.script.runs and (not place or place == lines_up(sys._getframe(2)))
-        if is_counted and next(self._passes) % self._pause.passes == 0:
+        if place is not None and self.script.runs and place in ((), users_lines(sys._getframe(2))):
             self.script.pause()
 
     def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
         self._updated.append(optimizer)
-        if optimizer is self._pause.optimizer:
+        place = self._pause.update
+        if place is not None and self.script.runs and place == users_lines(sys._getframe(1)):
             self.script.pause()
 
     def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
@@ -239,15 +245,21 @@ def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -
     step(schedule, *args)
 
 
-def patched(owner: Any, name: str, wrapper: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
-    """Have ``wrapper(function, *args)`` called in place of a function."""
-    function = getattr(owner, name)
+@contextlib.contextmanager
+def patched(*wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
+    """Have ``wrapper(function, *args)`` called in place of functions, each given by its owner and its name."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, wrapper in wrappers:
+            stack.enter_context(replaced(owner, name, _wrapped(getattr(owner, name), wrapper)))
+        yield
 
+
+def _wrapped(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return wrapper(function, *args, **kwargs)
 
-    return replaced(owner, name, call)
+    return call
 
 
 @contextlib.contextmanager

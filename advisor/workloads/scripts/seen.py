@@ -1,6 +1,5 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
-import inspect
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from advisor.workloads.scripts.running import Pause, Script
 class ModelCall:
     """A call of a module with parameters, outside any other such call, and the state of autograd and autocast.
 
-    ``trains`` is whether the module was in training mode, and ``places`` are the lines of the call, up the stack.
+    ``trains`` is whether the module was in training mode.
     """
 
     module: nn.Module
@@ -32,21 +31,11 @@ class ModelCall:
     autocast: str
     gradients: str = "grad"
     trains: bool = True
-    places: frozenset[tuple[CodeType, int]] = frozenset()
 
     @property
     def current(self) -> dict[str, Any]:
         """The settings that the call was made under, beside those of inference."""
         return {} if self.autocast == "none" else {"precision.autocast": self.autocast}
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateCall:
-    """A call of a library's ``generate``: its model, the tensors that it was given by name, and its other options."""
-
-    model: Any
-    inputs: dict[str, Any]
-    options: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -69,52 +58,37 @@ def stack_from(frame: FrameType) -> list[Where]:
 
 @dataclass(slots=True)
 class Seen:
-    """The observations of a script.
-
-    The data: ``batch`` is the one that the step used, of ``loader``. ``reads`` are the places that it was read from, up
-    the stack. ``iterators`` are all that the script made.
-
-    The step: ``frames`` is the stack at the first update, innermost first, and ``round`` the calls and the number of
-    backward passes up to the last.
-    ``called_at`` is the stack at the last call of a model. ``clip_norm`` is what the norm of the gradients was clipped
-    to. ``changes_gradients``: they were made or clipped in another way. ``by_hand``: the weights changed between two
-    backward passes, and no optimizer made an update; ``frames`` is the stack at the second. ``passes`` are the places
-    of its backward passes, ``made`` those of the calls that made optimizers and loaders.
-    ``endless``: one update is all of the training.
-    ``casts`` is the type of autocast around a module, also inside another.
-    ``goes_backward``: gradients were computed at some time.
-
-    The script: ``script`` is its stack, ``pause`` where it was left. ``fitted`` is what a library's trainer was asked
-    to train. ``starts_processes``: other processes were started, or forked. ``trains_elsewhere``: one of them came to
-    an update. ``goes_on``: it was left while it predicted, without an end in sight. ``generates``: its last call of a
-    library's ``generate``.
-    """
+    """The observations of a script."""
 
     script: Script
-    pause: Pause | None = None
-    loader: Any = None
-    batch: Any = None
-    reads: set[tuple[CodeType, int]] = field(default_factory=set)
-    iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
+    pause: Pause | None = None  # where the script was left
+    fitted: Any = None  # what a library's trainer was asked to train
+
+    # The data.
+    loader: Any = None  # of the step
+    batch: Any = None  # that the step used
+    reads: set[tuple[CodeType, int]] = field(default_factory=set)  # where it was read, up the stack
+    iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)  # all that the script made
+
+    # The step.
+    frames: list[Where] = field(default_factory=list)  # the stack at the first update, innermost first
+    called_at: list[Where] = field(default_factory=list)  # the stack at the last call of a model
+    made: dict[Any, Place] = field(default_factory=dict)  # the calls that made optimizers and loaders
     calls: list[ModelCall] = field(default_factory=list)
-    backward: list[torch.Tensor] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
-    made: dict[Any, Place] = field(default_factory=dict)
+    passes: list[Pass] = field(default_factory=list)  # backward passes
     updates: list[Optimizer] = field(default_factory=list)
-    frames: list[Where] = field(default_factory=list)
-    called_at: list[Where] = field(default_factory=list)
-    round: tuple[Sequence[ModelCall], int] | None = None
+    round: tuple[Sequence[ModelCall], int] | None = None  # the calls and the number of passes up to the last update
+    casts: str = "none"  # the type of autocast around a module, also inside another
     clip_norm: float | None = None
-    changes_gradients: bool = False
-    by_hand: bool = False
-    endless: bool = False
-    fitted: Any = None
-    casts: str = "none"
-    goes_backward: bool = False
-    starts_processes: bool = False
-    trains_elsewhere: bool = False
-    goes_on: bool = False
-    generates: GenerateCall | None = None
+    changes_gradients: bool = False  # they were made or clipped in another way than by that norm
+    endless: bool = False  # one update is all of the training
+    by_hand: bool = False  # no optimizer makes the updates; ``frames`` is the stack at the second backward pass
+
+    # What is no step.
+    goes_backward: bool = False  # gradients were computed at some time
+    starts_processes: bool = False  # or forks them
+    trains_elsewhere: bool = False  # one of them came to an update
+    goes_on: bool = False  # it was left while it predicted, without an end in sight
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -124,13 +98,18 @@ class Seen:
     @property
     def models(self) -> list[nn.Module]:
         """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
-        trained = {id(p) for one in self.updates for group in one.param_groups for p in group["params"]}
+        trained = {id(p) for one in self.updates for p in parameters_in(one)}
         return [m for m in self.called if any(not trained or id(p) in trained for p in m.parameters())]
 
     @property
     def called(self) -> list[nn.Module]:
         """The modules with parameters that were called, each once."""
         return list({id(call.module): call.module for call in self.calls}.values())
+
+
+def parameters_in(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters that an optimizer updates."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def autocast() -> str:
@@ -157,11 +136,3 @@ def same_values(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_values(one[key], other[key]) for key in one)
     return one is other
-
-
-def inputs_by_name(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a call by the names of the model's parameters, in whatever form it was made."""
-    try:
-        return inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):  # a forward without a signature
-        return {"args": args, "kwargs": kwargs}

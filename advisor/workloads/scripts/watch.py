@@ -22,11 +22,11 @@ from advisor.python.places import Line, Pass, call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, without_workers
-from advisor.workloads.scripts.seen import GenerateCall, ModelCall, Seen, Where, autocast, gradients, stack_from
+from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, users_lines, without_workers
+from advisor.workloads.scripts.seen import ModelCall, Seen, Where, autocast, gradients, parameters_in, stack_from
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
-MOST_CALLS = 64
+_MOST_CALLS = 64
 # Modules of TensorBoard whose threads write what is logged.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
@@ -40,24 +40,21 @@ _GRACE_S = 5.0
 class Watch:
     """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    The script is paused where the round after that of the first update begins: where it reads the loader of the step
-    again; without one, behind the first backward pass at the place of the first one. An update outside of any loop, as
-    one that makes the optimizer's state, is passed over. From the first update on also new files lie aside.
+    The script is paused where the first round has come to its end: where it reads the loader of the step again; without
+    one, before the next update at the lines of the first. An update outside of any loop, as one that makes the
+    optimizer's state, is passed over. From the first update on also new files lie aside.
     """
 
     def __init__(self, script: Script) -> None:
         self.seen = Seen(script)
         self._is_on = True
-        self._at_backward: list[tuple[nn.Parameter, float]] = []
         self._started: list[multiprocessing.process.BaseProcess] = []
         self._files = contextlib.ExitStack()
         self._makes_optimizers = False
         self._predicts_since: float | None = None
-        self._pid = os.getpid()
-        self._thread = threading.get_ident()
         self._owners = 0
         self._called: list[frozenset[Line]] = []
-        self._places: list[tuple[Line, ...]] = []  # of the backward passes since the batch was read
+        self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
     @contextlib.contextmanager
@@ -71,7 +68,7 @@ class Watch:
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
                 stack.callback(handle.remove)
-            for owner, name, wrapper in (
+            wrappers = (
                 (torch.Tensor, "backward", self._on_backward),
                 (Optimizer, "__init__", self._on_new),
                 (DataLoader, "__init__", self._on_new),
@@ -81,14 +78,13 @@ class Watch:
                 (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
                 (threading.Thread, "start", _on_new_thread),
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
-                (multiprocessing.process.BaseProcess, "join", self._on_join),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
                 (torch.multiprocessing, "start_processes", self._on_spawn),
                 # A module, not the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
-            ):
-                stack.enter_context(patched(owner, name, wrapper))
+            )
+            stack.enter_context(patched(*wrappers))
             stack.callback(self._stop_watching)
             stack.enter_context(writing_aside(new_ones_too=False))
             stack.enter_context(self._files)
@@ -127,23 +123,13 @@ class Watch:
         if output is None or self._owners:
             return
         self.seen.called_at = stack_from(sys._getframe(1))
-        at = frozenset(lines_up(sys._getframe(1)))
-        how = autocast(), gradients(), module.training, at
-        self.seen.calls.append(ModelCall(module, args, kwargs, *how))
-        del self.seen.calls[:-MOST_CALLS]
-        if how[1] == "grad":
-            self._called.append(at)
-        if hasattr(module, "generate"):
-            self.seen.generates = generate_call(self.seen.called_at)
-        self._look_for_endless_prediction()
-
-    def _look_for_endless_prediction(self) -> None:
-        """Leave a script that has called its models for long, and has nothing to train them with."""
-        if self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes:
-            return
-        now = time.monotonic()
-        self._predicts_since = self._predicts_since or now
-        if now - self._predicts_since > _PREDICTS_S:
+        self.seen.calls.append(ModelCall(module, args, kwargs, autocast(), gradients(), module.training))
+        del self.seen.calls[:-_MOST_CALLS]
+        if gradients() == "grad":
+            self._called.append(frozenset(lines_up(sys._getframe(1))))
+        self._predicts_since = self._predicts_since or time.monotonic()
+        trains = self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes
+        if not trains and time.monotonic() - self._predicts_since > _PREDICTS_S:
             self.seen.goes_on = True
             self._leave()
 
@@ -156,29 +142,17 @@ class Watch:
     def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours():
             return function(loss, *args, **kwargs)
-        self._look_for_update_by_hand()
-        place = lines_up(sys._getframe(2))
+        if self.seen.goes_backward and not self._makes_optimizers and not self.seen.frames:
+            self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
         self.seen.goes_backward = True
-        self.seen.backward.append(loss)
-        begins_anew = self.seen.loader is None and self._begins_anew(place)
-        if not begins_anew and len(self.seen.passes) < MOST_CALLS:
-            self.seen.passes.append(Pass(place, tuple(self._called)))
+        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), tuple(self._called)))
         self._called.clear()
         if args or any(value is not None and value is not False for value in kwargs.values()):
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
-        if begins_anew:
-            self._leave(backward=() if self.seen.endless else place, passes=max(1, self._places.count(place)))
-        elif not self.seen.frames:
-            self._at_backward = [(parameter, _norm(parameter)) for parameter in self._trained()]
-        self._places.append(place)
+        if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
+            self._leave(backward=() if self.seen.endless else users_lines(sys._getframe(2)))
         return result
-
-    def _begins_anew(self, place: tuple[Line, ...]) -> bool:
-        """Whether a backward pass is the first of another round than that of the first update."""
-        if self.seen.endless:
-            return len(self._places) > 0
-        return bool(self.seen.updates or self.seen.by_hand) and place == self._places[0]
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -201,35 +175,30 @@ class Watch:
         # A script that trains evaluates where it computes no gradients, as within a round.
         evaluates = self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
         if self._is_ours() and loader is not None and not self.seen.updates and not evaluates:
-            self._begin_step()
+            if not self.seen.passes:  # of an earlier batch, as of a validation before the training
+                self.seen.calls.clear()
+            self.seen.passes.clear()
+            self._called.clear()
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
             self.seen.reads.update(lines_up(sys._getframe(1)))
             self.seen.loader, self.seen.batch = loader, given
         return batch
 
-    def _begin_step(self) -> None:
-        """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
-        if not self.seen.backward:
-            self.seen.calls.clear()
-        self.seen.backward.clear()
-        self.seen.passes.clear()
-        self._called.clear()
-        self._places.clear()
-
     # --- updates --------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.seen.script.pid:
             os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
         iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
-        if optimizer in self.seen.updates and not self._places and self.seen.loader is None:
-            self._leave(optimizer=optimizer)
+        place = users_lines(sys._getframe(1))
+        if self.seen.updates and self.seen.loader is None and place == self._update_at:
+            self._leave(update=place)
         elif not self.seen.frames:
-            frames = stack_from(sys._getframe(1))
+            frames, self._update_at = stack_from(sys._getframe(1)), place
             self.seen.fitted = fitted_by_library(frames)
             if self.seen.fitted is not None:
                 self.seen.frames = frames
@@ -253,17 +222,7 @@ class Watch:
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._is_ours() and self.seen.frames and _has_gradients(optimizer):
             self.seen.updates.append(optimizer)
-            self.seen.round = (tuple(self.seen.calls), len(self.seen.backward))
-
-    def _look_for_update_by_hand(self) -> None:
-        """Note that weights have changed since the backward pass before, and by no optimizer."""
-        if self.seen.frames or all(_norm(parameter) == norm for parameter, norm in self._at_backward):
-            return
-        self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
-
-    def _trained(self) -> list[nn.Parameter]:
-        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
-        return list({id(p): p for p in found}.values())
+            self.seen.round = (tuple(self.seen.calls), len(self.seen.passes))
 
     def _on_clip_norm(
         self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
@@ -271,7 +230,8 @@ class Watch:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         options = args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm)
         clipped = {id(p) for p in parameters if p.grad is not None}
-        if options or (self._is_ours() and clipped != set(map(id, self._trained()))):
+        trained = {id(p) for one in self.seen.called for p in one.parameters() if p.grad is not None}
+        if options or (self._is_ours() and clipped != trained):
             self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
         return function(parameters, max_norm, *args, **kwargs)
@@ -289,11 +249,6 @@ class Watch:
         function(process)
         self._started.append(process)
 
-    def _on_join(self, function: Callable[..., Any], process: Any, *args: Any, **kwargs: Any) -> None:
-        function(process, *args, **kwargs)
-        if self._is_ours() and self.looks_elsewhere():
-            self._leave()
-
     def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """End the search where ranks are started: the loops run in those processes."""
         if not self._is_ours() or self.seen.updates:
@@ -307,12 +262,14 @@ class Watch:
 
     def looks_elsewhere(self) -> bool:
         """Whether a process that the script started has come to an update, and the script itself to none."""
-        self.seen.trains_elsewhere = not self.seen.updates and any(map(_has_trained, self._started))
+        for process in self._started if not self.seen.updates else ():
+            with contextlib.suppress(ValueError):  # the script has closed it
+                self.seen.trains_elsewhere |= process.exitcode == TRAINED
         return self.seen.trains_elsewhere
 
     def _is_ours(self) -> bool:
         """Whether this is the script's own thread in its own process, while it is watched."""
-        return self._is_on and threading.get_ident() == self._thread and os.getpid() == self._pid
+        return self._is_on and self.seen.script.runs and os.getpid() == self.seen.script.pid
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
@@ -332,21 +289,6 @@ def fitted_by_library(frames: list[Where]) -> Any:
     return None
 
 
-def generate_call(stack: list[Where]) -> GenerateCall | None:
-    """The outermost call of transformers' ``generate`` on a stack; None without one."""
-    for frame in (where.frame for where in reversed(stack)):
-        if frame.f_code.co_name == "generate" and frame.f_globals.get("__name__") == "transformers.generation.utils":
-            names = frame.f_locals
-            plain = {
-                name: value for name, value in names["kwargs"].items() if isinstance(value, bool | int | float | str)
-            }
-            inputs = {name: value for name, value in names["kwargs"].items() if isinstance(value, torch.Tensor)}
-            if isinstance(names["inputs"], torch.Tensor):
-                inputs["inputs"] = names["inputs"]
-            return GenerateCall(names["self"], inputs, {"generation_config": names["generation_config"], **plain})
-    return None
-
-
 def _on_process_group(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
     if os.environ.get("WORLD_SIZE") == "1":
@@ -362,19 +304,8 @@ def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
         function(thread)
 
 
-def _has_trained(process: multiprocessing.process.BaseProcess) -> bool:
-    try:
-        return process.exitcode == TRAINED
-    except ValueError:  # the script has closed it
-        return False
-
-
 def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    return float(tensor.detach().float().norm())
+    return any(p.grad is not None for p in parameters_in(optimizer))
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -23,16 +23,15 @@ from advisor.python.positions import COUNTED, reads_once, value_of
 from advisor.python.trees import blocks, bound_in, clears, name_called
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
-from advisor.workloads.draws import as_before
-from advisor.workloads.loop import as_given
-from advisor.workloads.scripts.found import Again, FoundLoop, position_in
-from advisor.workloads.scripts.loops import is_in_some_rounds, varies
+from advisor.workloads.loop import GivenBatches
+from advisor.workloads.scripts.found import FoundLoop, is_in_some_rounds, position_in
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 # Contexts that change nothing in a step that trains.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
@@ -59,8 +58,6 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     used = [*_computing(_read([result]), before), result]
     if data is None:
         given, used, data = _made(statements, used, loop, seen, model)
-    if any(varies(one, loop.changing) for one in used):  # in another round it may be another loss
-        return None
     left = _read_first(used) & bound_in(loop.statement)
     in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
     if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
@@ -68,9 +65,12 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     taken = _Takes(loop, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), loop)
-    first_made = next(iter(data), None) if isinstance(data, Again) else data
-    batch = seen.batch if seen.loader is not None else as_given(first_made)
-    return (data, loss) if taken.found and _is_a_loss(loss, model, batch) else None
+    batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
+    try:
+        value = loss(model, batch) if taken.found else None
+    except Exception:  # a name that only the whole round gives a value to
+        return None
+    return (data, loss) if value is not None and is_number(value) and value.requires_grad else None
 
 
 def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
@@ -83,38 +83,29 @@ def _with_step_function(loop: FoundLoop, seen: Seen) -> FoundLoop:
     function: Any = scope_of(users[place - 1].frame.f_code) if place else None
     if not isinstance(function, ast.FunctionDef) or function.decorator_list:
         return loop
-    calls = [node for node in ast.walk(loop.statement) if isinstance(node, ast.Call)]
+    calls = (node for node in ast.walk(loop.statement) if isinstance(node, ast.Call))
     called = next((one for one in calls if name_called(one) == function.name), None)
     if called is None:
         return loop
-    several = function.args.vararg or function.args.kwarg or any(one.arg is None for one in called.keywords)
-    if several or any(isinstance(one, ast.Starred) for one in called.args):
+    try:
+        signature = inspect.signature(value_of(called.func, loop.names))
+        given = signature.bind(*called.args, **{one.arg or "": one.value for one in called.keywords}).arguments
+    except TypeError:  # such as of `**options`
         return loop
-    inner, outer = users[place - 1].frame, users[place].frame
-    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    if inspect.ismethod(value_of(called.func, loop.names)):
-        del parameters[0]
-    given = dict(zip(parameters, called.args, strict=False)) | {one.arg or "": one.value for one in called.keywords}
-    changing = bound_in(loop.statement)
-    changed = {name: value for name, value in given.items() if _read([value]) & changing}
+    if any(isinstance(one, ast.Starred) or not isinstance(one, ast.expr) for one in given.values()):
+        return loop
+    changed = {name: value for name, value in given.items() if _read([value]) & bound_in(loop.statement)}
     target = ast.Tuple([ast.Name(name, ast.Store()) for name in changed], ast.Store())
     begin = ast.Assign([target], ast.Tuple([*changed.values()], ast.Load()))
-    body = ast.If(ast.Constant(value=True), [begin, *function.body], [])
-    statement = copy.deepcopy(loop.statement)
-    _put_in_place(body, called, statement)
+    body = ast.copy_location(ast.If(ast.Constant(value=True), [begin, *function.body], []), called)
+    copies: dict[int, Any] = {}
+    statement = copy.deepcopy(loop.statement, copies)
+    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
+        made = (isinstance(one, _SIMPLE) and copies[id(called)] in ast.walk(one) for one in block)
+        block[:] = [body if calls_it else one for one, calls_it in zip(block, made, strict=True)]
+    inner, outer = users[place - 1].frame, users[place].frame
     names = {**inner.f_globals, **outer.f_globals, **outer.f_locals, **inner.f_locals}
     return replace(loop, statement=ast.fix_missing_locations(statement), names=names)
-
-
-def _put_in_place(body: ast.stmt, of: ast.Call, statement: ast.stmt) -> None:
-    """Put a statement in the place of the one within another that makes a call."""
-    for block in (part for node in ast.walk(statement) if isinstance(node, ast.stmt) for part in blocks(node)):
-        for at, one in enumerate(block):
-            simple = isinstance(one, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign)
-            calls = (node for node in ast.walk(one) if isinstance(node, ast.Call)) if simple else ()
-            if any((call.lineno, call.col_offset) == (of.lineno, of.col_offset) for call in calls):
-                block[at] = ast.copy_location(body, one)
-                return
 
 
 def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -149,7 +140,8 @@ def _made(
         of_loss = _read(making) & _bound([one for one in statements if one not in making])
         if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
             return None, used, None
-        data = Again(_made_by(making, ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load()), loop))
+        row = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+        data = GivenBatches(_made_by(making, row, loop), "the script's own loop")
     else:
         given = {id(one) for call in seen.calls if call.module is model for one in tensors_of((call.args, call.kwargs))}
         held = {name: loop.names.get(name) for name in read if isinstance(loop.names.get(name), torch.Tensor)}
@@ -243,16 +235,6 @@ def _batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.ex
             del block[place]
             return read.targets[0]
     return None
-
-
-def _is_a_loss(loss: Callable[..., Any], model: nn.Module, batch: Any) -> bool:
-    """Whether a function computes a number that goes backward of a batch."""
-    try:
-        with as_before(model):
-            value = loss(model, batch)
-    except Exception:  # a name that only the whole round gives a value to
-        return False
-    return is_number(value) and value.requires_grad
 
 
 def _backward_in(loop: FoundLoop, seen: Seen) -> ast.Call | None:

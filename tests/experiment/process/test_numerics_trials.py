@@ -1,17 +1,12 @@
 """Numerics of real trial processes: planted faults, overflow, random streams, a run in float64, usual settings."""
 
 import functools
-import json
 from pathlib import Path
 
 import pytest
 from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET
 from trial_numerics import NumericsBench
 
-from advisor.experiment import events
-from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
-from advisor.export.json_report import report
 from advisor.records import Mode, Numerics, Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
@@ -153,24 +148,6 @@ def test_a_scaler_that_finds_no_scale_fails_the_trial(bench):
     record = one.record("autocast", "float16")
     assert (record.result.outcome, record.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
     assert "skipped every update" in record.result.reason
-
-
-# --- in the report --------------------------------------------------------------------------------------------
-
-
-def test_the_report_has_what_the_reference_showed(bench):
-    blocks = bench(BLOCKS)
-    told = [events.BaselineMeasured(blocks.judge.baseline_record())]
-    told += [events.TrialMeasured(blocks.record(recipe)) for recipe in ("wrong_norm", "nothing")]
-    request = Request(blocks.target, recipe_folders=blocks.recipes)
-    whole = json.loads(json.dumps(report(SessionState.of(told), request, "0"), allow_nan=False))
-    numerics = {trial["recipe"]: trial["numerics"] for trial in whole["trials"]}
-    assert numerics["wrong_norm"]["class"] == "changed"
-    assert numerics["wrong_norm"]["worse_than_declared"] is True
-    assert numerics["wrong_norm"]["from_reference"] > 1e-4
-    assert numerics["wrong_norm"]["baseline_from_reference"] < 1e-5
-    assert numerics["nothing"]["class"] == "exact"
-    assert numerics["nothing"]["baseline_from_reference"] is not None
 
 
 def on_the_gpu(test):

@@ -49,8 +49,9 @@ class Bench(benches.Bench):
         target = TargetSpec("target.py", str(folder), device="cpu")
         request = Request(target, budget_s=total_s, recipe_folders=recipes)
         self.clock, self.asked = Clock(), []
-        journal, budget = Journal(folder / "session.jsonl", request), Budget(total_s, self.clock)
-        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=load_catalog(recipes))
+        journal, catalog = Journal(folder / "session.jsonl", request), load_catalog(recipes)
+        budget = Budget(total_s, self.clock, catalog)
+        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=catalog)
 
     def hear(self, event):
         if isinstance(event, TrialStarted):
@@ -148,11 +149,11 @@ def known_with(baseline=None, stack=None, facts=None):
 
 def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
     bench = Bench(tmp_path, 10 * TRIAL_S)
-    bench.budget.learn(7.0, Settings())
+    bench.budget.learn(Settings(), 7.0)
     in_processes, in_blocks = known_with(), known_with(stack=result_at(2.0))
     assert turns_s(bench, in_processes, SETTINGS) == 14.0
     assert turns_s(bench, in_blocks, SETTINGS) == pytest.approx(0.75 * (14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5))
-    bench.budget.learn(2.0, SETTINGS)
+    bench.budget.learn(SETTINGS, 2.0)
     assert turns_s(bench, in_processes, SETTINGS) == 9.0
 
 

@@ -176,6 +176,13 @@ def test_the_first_error_of_a_rank_is_the_reason(run, name, words):
     assert result.hint
 
 
+@pytest.mark.usefixtures("ranks_are_forked")
+def test_with_a_larger_batch_each_rank_gets_as_much_as_one_process_had(run):
+    result = run("plain", {**DDP, "data.batch_size": 32})
+    assert result.outcome is Outcome.MEASURED, result
+    assert (result.ranks.global_batch, result.ranks.batch_per_rank) == (32, 16)
+
+
 def test_torchrun_ends_the_others_and_the_end_of_a_rank_is_the_reason(run):
     result = run("dies", DDP)
     assert result.outcome is Outcome.CRASHED, result

@@ -16,8 +16,7 @@ from compiled_models import (
     sequential_blocks,
     twin,
 )
-from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, profile_facts, sgd_facts
-from proposals import CATALOG, proposed, reason
+from proposals import CATALOG
 from recipe_workload import Net
 from torch import nn
 from torch._dynamo.utils import counters
@@ -103,24 +102,6 @@ def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
             recipe.apply(components, value)
         assert components.plan.compiles_with == mode, settings
     assert "how the model is compiled" in CATALOG["compile"].conflict("none", {"compile.scope": "regional"})
-
-
-def test_candidates_of_the_scope(compilers):
-    blocks = (("GPT2Block", 12),)
-    cheap = profile_facts(phases={"forward": 99.99, "loss": 0.01})
-    for facts in (gpu_facts, cpu_facts):
-        every = ["with_loss", "regional", "pointwise"]
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=4)) == every
-        assert proposed("compile_scope", facts(repeated_blocks=blocks, block_shapes=5)) == ["with_loss", "pointwise"]
-        alike = facts(repeated_blocks=blocks, block_shapes=1, profile=cheap)
-        assert proposed("compile_scope", alike) == ["regional", "pointwise"]
-    assert proposed("compile_scope", gpu_facts(profile=cheap)) == ["pointwise"]
-    assert proposed("compile_scope", gpu_facts(mode=Mode.INFER)) == ["pointwise"]
-    assert "too old for Triton" in reason(
-        "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, block_shapes=1)
-    )
-    why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
-    assert "repeats GPT2Block 12 times" in why
 
 
 def mean_square(model, batch):
@@ -254,27 +235,6 @@ def test_a_schedule_does_not_compile_the_optimizer_again(optimizer, eager_backen
     assert components.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 16)
 
 
-def test_candidates_of_the_compiled_optimizer(compilers):
-    assert proposed("compile_optimizer", gpu_facts(optimizer=adamw_facts())) == [True]
-    assert "needs a CUDA GPU" in reason("compile_optimizer", cpu_facts())
-    assert "no optimizer" in reason("compile_optimizer", gpu_facts(optimizer=None))
-    assert "fused" in reason("compile_optimizer", gpu_facts(optimizer=sgd_facts(implementation="fused")))
-    assert "12 tensors only" in reason("compile_optimizer", gpu_facts(optimizer=sgd_facts(tensors=12)))
-    for other in (sgd_facts(name="LBFGS"), sgd_facts(name="Lion", builtin=False)):
-        assert "not among" in reason("compile_optimizer", gpu_facts(optimizer=other))
-    float16 = {"precision.autocast": "float16"}
-    assert "GradScaler" in reason("compile_optimizer", gpu_facts(current=float16))
-
-
-def test_what_a_compiled_optimizer_does_not_go_with():
-    conflict = CATALOG["compile_optimizer"].conflict
-    assert "one kernel" in conflict(True, {"optimizer.implementation": "fused"})
-    assert "records the step" in conflict(True, {"step.cuda_graph": True})
-    assert "GradScaler" in conflict(True, {"precision.autocast": "float16"})
-    assert conflict(True, {"precision.autocast": "bfloat16", "optimizer.implementation": "foreach"}) is None
-    assert conflict(False, {"step.cuda_graph": True}) is None
-
-
 # --- compile.freezing -----------------------------------------------------------------------------------------
 
 
@@ -316,19 +276,6 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
         torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_candidates_of_freezing(compilers):
-    assert proposed("cpu_freeze", cpu_facts(mode=Mode.INFER)) == [True]
-    assert "inference only" in reason("cpu_freeze", cpu_facts())
-    assert "CPU only" in reason("cpu_freeze", gpu_facts(mode=Mode.INFER))
-    assert "no convolution or linear layer" in reason(
-        "cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1})
-    )
-    conflict = CATALOG["cpu_freeze"].conflict
-    assert "no gradient is recorded" in conflict(True, {"infer.grad": "grad"})
-    assert "no two blocks" in conflict(True, {"compile.scope": "regional"})
-    assert conflict(True, {"infer.grad": "inference_mode", "compile.mode": "default"}) is None
-
-
 def test_settings_that_contradict_are_refused():
     with pytest.raises(UsageError, match="cannot be combined"):
         applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
@@ -336,17 +283,28 @@ def test_settings_that_contradict_are_refused():
         applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
+# --- a chunked loss -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_a_chunked_loss_is_compiled_without_a_break(scope, eager_backend):
+    tokens, loss = torch.randint(16_384, (3, 5)), nn.CrossEntropyLoss()
+    models = [nn.Sequential(nn.Embedding(16_384, 4), nn.Linear(4, 16_384)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    steps = []
+    for model, chunked in zip(models, (False, True), strict=True):
+        settings = {"compile.scope": scope, "loss.chunked": chunked}
+        workload = applied(model, settings)
+        steps.append(make_step(workload, lambda scores, targets: loss(scores.transpose(1, 2), targets)))
+    for _ in range(2):
+        plain, tuned = (step((tokens, tokens)) for step in steps)
+        torch.testing.assert_close(tuned, plain)
+    assert not counters["graph_break"]
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 # --- the family -----------------------------------------------------------------------------------------------
-
-
-def test_without_a_compiler_nothing_is_proposed(monkeypatch):
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: None)
-    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "families": LINEAR}
-    for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer"):
-        assert "needs gcc or clang" in reason(recipe_id, gpu_facts(**found))
-    assert "needs g++" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER))
 
 
 def test_what_compiles_is_tried_late():

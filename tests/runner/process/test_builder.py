@@ -204,6 +204,26 @@ def test_a_crash_and_a_time_out_of_a_fork_are_results_and_the_next_one_runs(buil
     assert run(runner, spec).measured
 
 
+IMPORTS_AND_STARTS = """
+import sys, threading
+with open(os.path.join(os.path.dirname(__file__), "seen"), "a") as file:
+    file.write(f"{'iniconfig' in sys.modules} {os.environ.get('SET_FOR_IT')} {'of_the_user' in sys.modules}\\n")
+os.environ["SET_FOR_IT"] = "yes"
+import iniconfig, of_the_user
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+"""
+
+
+def test_where_each_trial_builds_the_target_its_libraries_are_imported_once(built, tmp_path):
+    (tmp_path / "of_the_user.py").touch()
+    runner, problem, spec = built(building(IMPORTS_AND_STARTS))
+    assert "starts threads" in problem
+    assert run(runner, spec).measured
+    building_once, trial = (tmp_path / "seen").read_text().splitlines()
+    assert building_once == "False None False"
+    assert trial == "True yes False"
+
+
 def test_a_builder_that_died_is_done_without(built):
     runner, _, spec = built(TINY_TARGET)
     os.kill(runner._builder._process.pid, signal.SIGKILL)
@@ -255,12 +275,12 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
     started = time.monotonic()
     result = run(runner, spec)
     try:
-        assert result.outcome is Outcome.CRASHED, result
+        assert result.outcome is Outcome.OUT_OF_MEMORY, result
         assert time.monotonic() - started < SOON_S / 2
         again = time.monotonic()
-        assert run(runner, spec).outcome is Outcome.CRASHED  # it does not hold up the next one either
+        assert run(runner, spec).outcome is Outcome.OUT_OF_MEMORY  # it does not hold up the next one either
         assert time.monotonic() - again < SOON_S / 2
     finally:
         for pid in pids.read_text().split():
-            with contextlib.suppress(ProcessLookupError):  # on Linux the runner has ended it
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)

@@ -13,6 +13,7 @@ from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TargetSpec, TrialKind
 from advisor.runner.trials import Runner
 
@@ -21,7 +22,7 @@ NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').wr
 pytestmark = pytest.mark.usefixtures("real_sessions")
 BUDGET_S = 200.0
 COMPILING = {"planted.compiling": True}
-LATER = {**COMPILING, "control.noop": True}
+LATER = Settings({**COMPILING, "control.noop": True})
 SLEEPS = f"{NOTES_ITS_PROCESS.format('pid')}; time.sleep(600)"
 # A trial is built once the other has begun.
 BEGUN = """
@@ -109,7 +110,7 @@ def bench(tmp_path, monkeypatch, runner):
     recipes = (str(tmp_path / "recipes"),)
     request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S, recipe_folders=recipes)
     journal, catalog = Journal.create(request), load_catalog(recipes)
-    return Bench(request, runner, Budget(BUDGET_S), journal, emit=lambda event: None, catalog=catalog)
+    return Bench(request, runner, Budget(BUDGET_S, catalog=catalog), journal, emit=lambda event: None, catalog=catalog)
 
 
 HOLDS_THE_MEMORY = """
@@ -164,7 +165,7 @@ def test_what_was_compiled_beside_is_part_of_the_warm_up_that_is_told(bench, tmp
     spent_s = bench.warming_up_s
     result = bench.run(bench.spec("later", LATER))  # waits for it
     assert bench.has_compiled_beside()
-    assert bench.budget.has_compiled(bench.catalog.compiled_code(LATER))
+    assert not bench.budget.has_to_compile(LATER)
     assert result.measured
     assert result.warmup_s > 1.4, "as long as it takes to compile"
     assert bench.warming_up_s - spent_s > 1.0, "as the session waited for it"

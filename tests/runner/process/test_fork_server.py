@@ -48,7 +48,7 @@ def a_process_is_started():
 
 def test_a_fork_server_that_ended_is_started_again(imports_nothing):
     before = fork_server._pid()
-    os.kill(before, signal.SIGKILL)
+    fork_server._kill()
     assert a_process_is_started()
     assert fork_server._pid() != before
     assert gone(before)
@@ -59,7 +59,6 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(fork_server, "prepare", refused)
-    monkeypatch.setattr(fork_server, "_pid", lambda: None)
     result = Runner().run(spec(), lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert "Too many open files" in result.reason
@@ -82,30 +81,10 @@ if os.fork() == 0:
         with open({path!r}, "w") as file:
             file.write(str(os.getpid()))
         time.sleep(600)
-    time.sleep({late})  # what starts a daemon may end after the build has
     os._exit(0)
 while not (os.path.exists({path!r}) and open({path!r}).read()):
     time.sleep(0.01)
 """
-
-
-def test_a_daemon_ends_with_its_trial(spec, tmp_path):
-    result = Runner().run(spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0))), lambda message: None)
-    assert result.outcome is Outcome.MEASURED, result.reason
-    assert gone(int((tmp_path / "pid").read_text()))
-
-
-@pytest.mark.parametrize("late", [0, 1])
-def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path, late):
-    runner = Runner()
-    made = spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=late)))
-    assert runner.build_once(made.target, made.seed, str(tmp_path / "build.log"), SOON_S) == ""
-    daemon = int((tmp_path / "pid").read_text())
-    time.sleep(late)
-    assert runner.run(made, lambda message: None).measured
-    assert psutil.pid_exists(daemon)
-    runner.forget_build()
-    assert gone(daemon)
 
 
 SESSION = """
@@ -124,7 +103,7 @@ if __name__ == "__main__":
 
 def test_a_killed_session_leaves_neither_processes_nor_files(spec, tmp_path):
     """Its build hangs, a daemon of it has left the process group."""
-    spec(building(DAEMON.format(path=str(tmp_path / "pid"), late=0) + "\ntime.sleep(600)"))
+    spec(building(DAEMON.format(path=str(tmp_path / "pid")) + "\ntime.sleep(600)"))
     (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
     session = subprocess.Popen([sys.executable, str(tmp_path / "session.py"), str(tmp_path)])
     (daemon,) = map(int, appears(tmp_path / "pid"))
@@ -182,7 +161,6 @@ def imports_for_long(tmp_path, monkeypatch):
         (tmp_path / "slow_disk.py").write_text(f"import os, time\ntime.sleep({seconds})\n{then}", encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
-        monkeypatch.setattr(fork_server, "_ANSWERS_WITHIN_S", 0.5)
         monkeypatch.setattr(fork_server, "_IMPORTS_SLOWLY_S", 0.2)
         monkeypatch.setattr(fork_server, "_IMPORTS_AT_LEAST_S", 0.5)
         fork_server._kill()

@@ -1,6 +1,5 @@
 """Trials that fail, hang or are cancelled: each ends in a result, and with it its whole group."""
 
-import itertools
 import re
 import threading
 import time
@@ -16,21 +15,45 @@ from advisor.runner.trials import Runner
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
 
-def test_a_target_that_cannot_be_loaded(trial):
-    result, _ = trial("x = 1\n")
-    assert result.outcome is Outcome.FAILED
-    assert result.reason == "target.py ended without a training loop: no model was called in its own thread."
-    assert result.hint.startswith(
-        "Give it the arguments that make it train, after --; or name the function that makes your model, as in "
-    )
+FORWARD = "return 1.0 * x"
+NO_ROOM, MEMORY, FIX = "raise MemoryError('no room')", Outcome.OUT_OF_MEMORY, "Fix the lines below"
+UNFIT = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
+OPEN_FORM = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda o, t: (o - t).sum()")
 
 
-def test_a_first_step_that_fails_is_the_targets(trial):
-    text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
-    result, _ = trial(text, kind=TrialKind.BASELINE)
+def in_step(line, text=TINY_TARGET):
+    return text.replace(FORWARD, line)
+
+
+# The text of a target, the outcome of its baseline, and what is said of it: the reason begins with the first.
+FAILING = {
+    "no model": ("x = 1\n", Outcome.FAILED, "target.py ended without a training loop", "after --"),
     # Newer versions of PyTorch name the operator first.
-    assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
-    assert "loss" in result.hint
+    "a shape": (UNFIT, Outcome.FAILED, "the first step failed: RuntimeError: (addmm: )?mat1 and mat2", "the loss"),
+    "memory of a build": (building(NO_ROOM), MEMORY, "no room"),
+    "memory of a step": (in_step(NO_ROOM), MEMORY, "no room"),
+    "PyTorch's memory": (in_step("return x * torch.empty(2**60)[0]"), MEMORY, "can't allocate memory: you tried"),
+    "the system's memory": (building("os.kill(os.getpid(), 9)"), MEMORY, "the trial process was ended by SIGKILL"),
+    "another program": (building("os.kill(os.getpid(), 15)"), Outcome.CRASHED, ".* by SIGTERM", "run again"),
+    "an exit": (building("os._exit(3)"), Outcome.CRASHED, "the trial process ended with exit code 3", "as os._exit"),
+    "SystemExit": (in_step("raise SystemExit('no data')"), Outcome.FAILED, "", FIX, "raise SystemExit"),
+    "KeyboardInterrupt": (in_step("raise KeyboardInterrupt()"), Outcome.FAILED, "", FIX, "raise KeyboardInterrupt"),
+    "no form of the loss": (
+        in_step("raise ValueError('boom')", OPEN_FORM),
+        Outcome.FAILED,
+        "the first step failed: ValueError: boom",
+        "raise ValueError",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILING.values(), ids=FAILING)
+def test_a_target_that_fails_is_a_result(trial, case):
+    text, outcome, reason, *others = case
+    result, _ = trial(text, kind=TrialKind.BASELINE)
+    assert result.outcome is outcome
+    assert re.match(reason, result.reason)
+    assert all(other in f"{result.hint}\n{result.details}" for other in others)
 
 
 @pytest.mark.timed
@@ -44,22 +67,6 @@ def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(
     assert "--budget" in result.hint
 
 
-@pytest.mark.parametrize("where", ["build", "step"])
-def test_memory_that_runs_out_is_out_of_memory(trial, where):
-    text = building("raise MemoryError('no room')")
-    if where == "step":
-        text = TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")
-    result, _ = trial(text, kind=TrialKind.BASELINE)
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert "no room" in result.reason
-
-
-def test_memory_that_pytorch_cannot_allocate_is_out_of_memory(trial):
-    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", "return x * torch.empty(2**60, device='cpu')[0]"))
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert result.reason.startswith("can't allocate memory: you tried to allocate")
-
-
 def test_a_crash_names_the_signal(trial):
     result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
     assert result.outcome is Outcome.CRASHED
@@ -69,44 +76,6 @@ def test_a_crash_names_the_signal(trial):
     assert before == "before\n"
     assert re.match(r'  File ".*ctypes.*", line \d+ in string_at\n  File ".*target.py", line \d+ in build\n', calls)
     assert "total:" not in calls
-
-
-def test_a_process_that_another_program_ends_was_not_the_targets_fault(trial):
-    result, _ = trial(building("os.kill(os.getpid(), 15)"))
-    assert (result.reason, result.hint) == (
-        "the trial process was ended by SIGTERM",
-        "Something outside perf-advisor ended it: run again.",
-    )
-
-
-@pytest.mark.parametrize("error", ["SystemExit('no data')", "KeyboardInterrupt()"])
-def test_a_step_may_not_end_the_program(trial, error):
-    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", f"raise {error}"), kind=TrialKind.BASELINE)
-    assert result.outcome is Outcome.FAILED
-    assert result.hint == "Fix the lines below: code that is measured may not end the program."
-    assert f"raise {error}" in result.details
-
-
-def test_a_model_that_fails_is_not_told_as_a_loss_that_works_in_no_form(trial):
-    text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda o, t: (o - t).sum()")
-    result, _ = trial(text.replace("return 1.0 * x", "raise ValueError('boom')"), kind=TrialKind.BASELINE)
-    assert result.reason == "the first step failed: ValueError: boom"
-    assert "raise ValueError('boom')" in result.details
-
-
-def test_leaving_the_process_is_a_crash(trial):
-    result, _ = trial(building("os._exit(3)"))
-    assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
-    assert "such as os._exit" in result.hint
-
-
-@pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
-def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monkeypatch, kills):
-    monkeypatch.setattr("advisor.runner.trial_process.out_of_memory_kills", lambda: next(kills))
-    result, _ = trial(building("os.kill(os.getpid(), 9)"))
-    by_another = next(kills) == 3
-    assert result.outcome is (Outcome.CRASHED if by_another else Outcome.OUT_OF_MEMORY)
-    assert "SIGKILL" in result.reason
 
 
 def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):

@@ -1,4 +1,4 @@
-"""Why a session found no faster settings: one cause and one sentence, whoever tells it."""
+"""The verdict on a session: why it found no faster settings, and what a faster step does for the whole loop."""
 
 import re
 from dataclasses import replace
@@ -8,11 +8,12 @@ from sample_session import sample_history
 
 from advisor.experiment import events
 from advisor.experiment.control import UNCLEAR_TOGETHER
+from advisor.experiment.gains import whole_loop
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, Objective, Outcome, StackRecord, TrialResult
+from advisor.records import Combination, Comparison, LeftOut, Objective, Outcome, RoundTimes, StackRecord, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
 
 
@@ -111,3 +112,41 @@ def test_an_export_without_settings_says_why():
 def test_every_objective_has_its_words():
     assert set(WORDS) == set(Objective)
     assert all(words.short and words.ranked and all(words.better) for words in WORDS.values())
+
+
+def test_one_candidate_alone_is_named_and_several_are_counted():
+    state = session(lambda r: r)
+    names = ("autocast=bfloat16", "fused_optimizer=fused")
+    faster = Comparison(1.5, 1.4, 1.6)
+    state.trials = {name: replace(state.trials[name], comparison=faster) for name in names}
+    assert result_line(state) == "2 of 2 candidates are measurably faster; none were measured together"
+    del state.trials[names[1]]
+    assert result_line(state) == "autocast=bfloat16, the only candidate, is measurably faster"
+
+
+# --- the whole loop of a script -------------------------------------------------------------------------------------
+
+
+def in_a_loop(times):
+    state = SessionState.of(sample_history())
+    state.baseline = replace(state.baseline, result=replace(state.baseline.result, whole_rounds=times))
+    return state
+
+
+def test_what_takes_the_rest_of_a_round_is_named_with_its_share():
+    state = in_a_loop(RoundTimes(8, 100.0, 20.0, (LeftOut("print(evaluate())", 27, 0.75, True),)))
+    said = whole_loop(state)
+    assert "20 %" in said
+    assert "evaluation, `print(evaluate())` (line 27), takes 75 %" in said
+    assert said in verdict(state)
+
+
+def test_the_gain_of_the_step_is_that_of_its_share():
+    state = in_a_loop(RoundTimes(8, 100.0, 50.0))
+    state.stack = replace(state.stack, comparison=replace(state.stack.comparison, speedup=2.0))
+    assert "about 1.3x" in whole_loop(state)
+
+
+@pytest.mark.parametrize("times", [None, RoundTimes(8, 100.0, 97.0)])
+def test_of_a_step_that_is_all_of_a_round_nothing_is_said(times):
+    assert whole_loop(in_a_loop(times)) == ""

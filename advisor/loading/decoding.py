@@ -1,0 +1,135 @@
+"""Image files decoded by torchvision to tensors, or JPEG files at the reduced size that a resize still needs.
+
+The dataset reads files by a loader of torchvision's ImageFolder, and its first transform is a resize.
+"""
+
+import contextlib
+import copy
+import inspect
+import math
+import typing
+
+import torch
+
+# Transforms of torchvision that are as fast on tensors as on images of Pillow, with the same draws.
+_ON_TENSORS = ("Resize", "RandomResizedCrop", "CenterCrop", "RandomHorizontalFlip", "RandomVerticalFlip")
+_RESIZES = _ON_TENSORS[:2]
+
+
+def decoded(dataset: typing.Any, how: str) -> typing.Any:
+    """A copy of a dataset, also of one inside ``Subset``, that is decoded by ``torchvision`` or at ``reduced`` size.
+
+    Raises ValueError with the reason if the dataset does not read and resize image files as torchvision's do.
+    """
+    copied = copy.copy(dataset)
+    if not hasattr(dataset, "loader") and hasattr(dataset, "dataset"):
+        copied.dataset = decoded(dataset.dataset, how)
+        return copied
+    if getattr(getattr(dataset, "loader", None), "__module__", "") != "torchvision.datasets.folder":
+        raise ValueError("the dataset's attribute loader is not that of torchvision's ImageFolder")
+    from PIL import Image
+    from torchvision.transforms import Compose
+
+    first, *rest = _single_steps(getattr(dataset, "transform", None)) or [None]
+    if _name_of(first) not in _RESIZES or getattr(first, "max_size", None):
+        raise ValueError("the dataset's first transform is no Resize or RandomResizedCrop of torchvision")
+    reduces = how == "reduced"
+    copied.loader = Image.open if reduces else read_image
+    copied.transform = Compose([ReducedResize(first), *rest] if reduces else _of_tensors([first, *rest]))
+    return copied
+
+
+def read_image(path: typing.Any) -> torch.Tensor:
+    """An image file as bytes (3, height, width), by torchvision's decoder; what it does not decode, by Pillow."""
+    from torchvision.datasets.folder import pil_loader
+    from torchvision.transforms.functional import pil_to_tensor
+
+    with contextlib.suppress(ImportError, RuntimeError):  # a later torchvision has no decoder; a broken or other file
+        from torchvision.io import ImageReadMode, decode_image
+
+        image: torch.Tensor = decode_image(str(path), ImageReadMode.RGB)
+        if image.dtype is torch.uint8 and image.dim() == 3:
+            return image
+    pixels: torch.Tensor = pil_to_tensor(pil_loader(path))
+    return pixels
+
+
+class ReducedResize:
+    """A resize of an opened image file, which is decoded at the smallest size that is no less than the wanted one.
+
+    ``resize`` is torchvision's Resize or RandomResizedCrop. Of the latter, the part is drawn before it is decoded.
+    Only JPEG files have smaller sizes: a half, a quarter and an eighth.
+    """
+
+    def __init__(self, resize: typing.Any) -> None:
+        self.resize = resize
+
+    def __call__(self, image: typing.Any) -> typing.Any:
+        """The image of Pillow that the resize makes of another one, which is not decoded yet."""
+        from PIL import Image
+        from torchvision.transforms.v2.functional import resized_crop
+
+        top, left, rows, columns = self.part(image)
+        wanted = self.wanted(rows, columns)
+        width, larger = image.width, min(rows / wanted[0], columns / wanted[1])  # how many times as large as wanted
+        least = math.ceil(image.width / larger), math.ceil(image.height / larger)
+        drafted = image.draft("RGB", least) if larger > 1 else None
+        pixels = image if image.mode == "RGB" else image.convert("RGB")
+        scale = drafted[1][2] / width if drafted else 1.0
+        if scale == 1.0:
+            return resized_crop(pixels, top, left, rows, columns, wanted, self.resize.interpolation)
+        box = (left * scale, top * scale, (left + columns) * scale, (top + rows) * scale)
+        how = getattr(self.resize.interpolation, "value", self.resize.interpolation)  # a later torchvision has the text
+        return pixels.resize(wanted[::-1], Image.Resampling[how.upper()], box)
+
+    def part(self, image: typing.Any) -> tuple[int, int, int, int]:
+        """The part of an image that is resized: its first row and column, its numbers of rows and columns."""
+        from torchvision.transforms import RandomResizedCrop
+
+        if _name_of(self.resize) == "Resize":
+            return 0, 0, image.height, image.width
+        drawn: tuple[int, int, int, int]
+        drawn = RandomResizedCrop.get_params(image, list(self.resize.scale), list(self.resize.ratio))
+        return drawn
+
+    def wanted(self, rows: int, columns: int) -> list[int]:
+        """The rows and columns that a part of this size is resized to."""
+        size = self.resize.size
+        size = [size] if isinstance(size, int) else list(size)
+        if len(size) > 1:
+            return size
+        shorter = min(rows, columns)
+        return [int(size[0] * rows / shorter), int(size[0] * columns / shorter)]
+
+
+def _of_tensors(steps: list[typing.Any]) -> list[typing.Any]:
+    """Transforms for tensors that do the same as those for images of Pillow, which the later ones may still get."""
+    from torchvision.transforms import v2
+
+    changed: list[typing.Any] = []
+    while steps and _name_of(steps[0]) in _ON_TENSORS:
+        step, newer = steps[0], getattr(v2, _name_of(steps[0]))
+        given = {name: getattr(step, name) for name in inspect.signature(newer).parameters}
+        if "antialias" in given:
+            given["antialias"] = True  # as Pillow does
+        changed.append(newer(**given))
+        steps = steps[1:]
+    following = _name_of(steps[0]) if steps else ""
+    if following == "ToTensor":
+        return [*changed, v2.ToDtype(torch.get_default_dtype(), scale=True), *steps[1:]]
+    if following in ("PILToTensor", "ToImage"):
+        return [*changed, *([steps[0]] if following == "ToImage" else []), *steps[1:]]
+    return [*changed, v2.ToPILImage(), *steps]
+
+
+def _single_steps(transform: typing.Any) -> list[typing.Any]:
+    """The transforms inside a transform, one by one."""
+    if _name_of(transform) == "Compose":
+        return [step for one in transform.transforms for step in _single_steps(one)]
+    return [] if transform is None else [transform]
+
+
+def _name_of(transform: typing.Any) -> str:
+    """The name of a transform of torchvision's; empty for another."""
+    kind = type(transform)
+    return kind.__name__ if kind.__module__.startswith("torchvision.transforms.") else ""

@@ -1,0 +1,185 @@
+"""The cross-entropy of a large vocabulary in chunks of rows: the last linear layer leaves its scores to the loss."""
+
+import typing
+
+import torch
+from torch.nn import functional
+
+_LARGE = 16_384  # outputs from which a layer's scores are most of a step's memory; a vocabulary
+_CHUNKS = 8  # into which the rows are divided: an eighth of the scores is in memory at once
+
+
+def chunk_loss(model: torch.nn.Module) -> None:
+    """Have the last layer of a model leave its scores to the loss, in place. Parameters stay the objects they are."""
+    if head := large_head(model):
+        head.__class__ = ChunkedHead
+
+
+def large_head(model: torch.nn.Module) -> torch.nn.Linear | None:
+    """The last layer of a model, if it is PyTorch's linear one with the outputs of a large vocabulary."""
+    layers = [module for module in model.modules() if [*module.parameters(recurse=False)]]
+    last = layers[-1] if layers else None
+    return last if type(last) is torch.nn.Linear and last.out_features >= _LARGE else None
+
+
+class ChunkedHead(torch.nn.Linear):
+    """A linear layer that returns :class:`Scores` while a training records gradients."""
+
+    def forward(self, input: torch.Tensor) -> typing.Any:  # noqa: A002
+        """The scores of the inputs (..., in_features)."""
+        if not (self.training and torch.is_grad_enabled()):
+            return super().forward(input)
+        kind = input.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
+        return Scores(input, self, dtype)
+
+
+class Scores:
+    """The outputs of a linear layer (..., classes), which cross_entropy computes in chunks of rows.
+
+    They stay so in slices, ``view(-1, classes)`` and what else keeps the classes in the last dimension, and in
+    ``transpose(1, 2)`` of three dimensions. Anything else is done with the tensor of all outputs.
+    """
+
+    def __init__(self, hidden: torch.Tensor, head: torch.nn.Linear, dtype: torch.dtype, *, swaps: bool = False) -> None:
+        self.hidden = hidden
+        self.head = head
+        self.dtype = dtype
+        self.swaps = swaps  # the last two dimensions
+        self.device = hidden.device
+        shape = [*hidden.shape[:-1], head.out_features]
+        self.shape = torch.Size([shape[0], shape[2], shape[1]] if swaps else shape)
+        self.ndim = len(shape)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: typing.Any, _types: typing.Any, args: typing.Any = (), kwargs: typing.Any = None
+    ) -> typing.Any:
+        """Call a function of PyTorch: cross_entropy in chunks of rows, others with the tensor of all scores."""
+        given = kwargs or {}
+        if function is functional.cross_entropy and (loss := _in_chunks(*args, **given)) is not None:
+            return loss
+        given = {name: one.whole() if isinstance(one, cls) else one for name, one in given.items()}
+        return function(*(one.whole() if isinstance(one, cls) else one for one in args), **given)
+
+    def whole(self) -> torch.Tensor:
+        """The tensor of all scores."""
+        head, hidden = self.head, self.hidden.to(self.dtype)
+        bias = None if head.bias is None else head.bias.to(self.dtype)
+        scores = functional.linear(hidden, head.weight.to(self.dtype), bias)
+        return scores.transpose(1, 2) if self.swaps else scores
+
+    def view(self, *shape: typing.Any) -> typing.Any:
+        """The scores in another shape."""
+        sizes = shape[0] if isinstance(shape[0], list | tuple) else shape
+        if self.swaps or sizes[-1] != self.head.out_features:
+            return self.whole().reshape(*shape)
+        return Scores(self.hidden.reshape(*sizes[:-1], self.head.in_features), self.head, self.dtype)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> typing.Any:
+        """The scores with dimensions made one."""
+        if self.swaps or end_dim in (-1, self.ndim - 1):
+            return self.whole().flatten(start_dim, end_dim)
+        return Scores(self.hidden.flatten(start_dim, end_dim), self.head, self.dtype)
+
+    def transpose(self, one: int, other: int) -> typing.Any:
+        """The scores with two dimensions swapped."""
+        if self.ndim != 3 or {one % 3, other % 3} != {1, 2}:
+            return self.whole().transpose(one, other)
+        return Scores(self.hidden, self.head, self.dtype, swaps=not self.swaps)
+
+    def __getitem__(self, index: typing.Any) -> typing.Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        keeps_classes = parts[-1] == slice(None) if Ellipsis in parts else len(parts) < self.ndim
+        if self.swaps or not keeps_classes or not all(isinstance(one, slice | int) or one is Ellipsis for one in parts):
+            return self.whole()[index]
+        return Scores(self.hidden[index], self.head, self.dtype)
+
+    def size(self, dim: int | None = None) -> typing.Any:
+        """The shape, or one of its numbers."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return self.ndim
+
+    def contiguous(self) -> typing.Any:
+        """These scores."""
+        return self
+
+    def __mul__(self, other: typing.Any) -> torch.Tensor:
+        scores: torch.Tensor = self.whole() * other
+        return scores
+
+    def __truediv__(self, other: typing.Any) -> torch.Tensor:
+        scores: torch.Tensor = self.whole() / other
+        return scores
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.whole(), name)
+
+    float = contiguous  # the loss is computed in float32 anyway
+    reshape = view
+
+
+def _in_chunks(
+    scores: typing.Any,
+    target: typing.Any,
+    *others: typing.Any,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    **options: typing.Any,
+) -> torch.Tensor | None:
+    """The cross-entropy of scores; None where they have no rows of classes, or for other arguments than these."""
+    has_rows = isinstance(scores, Scores) and (scores.ndim == 2 or scores.swaps)
+    is_usual = target.dtype is torch.int64 and reduction in ("mean", "sum") and not options.pop("label_smoothing", 0.0)
+    if not has_rows or not is_usual or not all(one is None for one in (*others, *options.values())):
+        return None
+    head, rows = scores.head, scores.hidden.reshape(-1, scores.head.in_features)
+    total: torch.Tensor = _Chunked.apply(rows, head.weight, head.bias, target.reshape(-1), ignore_index, scores.dtype)
+    return total / (target != ignore_index).sum() if reduction == "mean" else total
+
+
+class _Chunked(torch.autograd.Function):
+    """The sum of the losses of rows (rows, features); the gradients are computed with it, while a chunk is there."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        context: typing.Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        target: torch.Tensor,
+        ignore_index: int,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        exact = torch.promote_types(dtype, torch.float32)
+        learns_weight, learns_bias = context.needs_input_grad[1:3]
+        of_weight = torch.zeros_like(weight, dtype=exact) if learns_weight else None
+        of_bias = torch.zeros_like(weight[:, 0], dtype=exact) if learns_bias else None
+        of_hidden, total = torch.empty_like(hidden), hidden.new_zeros((), dtype=exact)
+        rows = max(1, -(-len(hidden) // _CHUNKS))
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            for first in range(0, len(hidden), rows):
+                part, labels = hidden[first : first + rows].to(dtype), target[first : first + rows]
+                logs = functional.log_softmax(functional.linear(part, weight, bias), -1, dtype=exact)
+                total += functional.nll_loss(logs, labels, ignore_index=ignore_index, reduction="sum")
+                counts = labels != ignore_index
+                gradient = logs.exp_()
+                gradient.scatter_add_(1, labels.where(counts, 0)[:, None], gradient.new_full((len(labels), 1), -1.0))
+                gradient = gradient.mul_(counts[:, None]).to(dtype)
+                of_hidden[first : first + rows] = gradient @ weight
+                if of_weight is not None:
+                    of_weight += gradient.T @ part
+                if of_bias is not None:
+                    of_bias += gradient.sum(0, dtype=exact)
+        context.save_for_backward(of_hidden, of_weight, of_bias)
+        return total
+
+    @staticmethod
+    def backward(context: typing.Any, scale: torch.Tensor) -> typing.Any:
+        gradients = (None if one is None else one * scale for one in context.saved_tensors)
+        return (*gradients, None, None, None)

@@ -1,0 +1,99 @@
+"""The start of a trial's process, before PyTorch is imported; and a fresh interpreter in its place.
+
+A failure to import is reported with its reason, without a traceback. A trial whose settings must be in the environment
+before Python and its libraries start replaces its program: its id, its process group and its end of the channel stay,
+so the parent listens, times out and kills as ever.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from advisor.errors import refusal_of
+from advisor.process.channel import send_message
+from advisor.process.household import lead_own_group
+from advisor.records import Finished, Outcome, TrialResult, TrialSpec
+
+# A rank, for torchrun. Its argument is the address to report to; empty for ranks that do not.
+RANK = """\
+from advisor.process.meanwhile import collector_waits
+with collector_waits():
+    from advisor.ranks.rank import main
+main(sys.argv[2])
+"""
+_RESUME = "from advisor.trial.starting import resume\nresume(int(sys.argv[2]), int(sys.argv[3]))\n"
+_LIBRARIES = "LD_PRELOAD"
+
+
+def program(lines: str, *arguments: object) -> list[str]:
+    """The command line of a Python with this one's paths that runs these lines; ``arguments`` begin at ``argv[2]``."""
+    # A json.py in the working directory is not Python's: hence -P.
+    lines = f"import json, sys\nsys.path[:] = json.loads(sys.argv[1])\n{lines}"
+    return [sys.executable, "-P", "-c", lines, json.dumps(sys.path), *map(str, arguments)]
+
+
+def import_main(connection: Connection, log_path: str) -> ModuleType | None:
+    """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
+    preload = sys.modules.get("advisor.trial.preload")
+    failure: BaseException | None = preload.FAILURE if preload is not None else None
+    if failure is None:
+        try:
+            return importlib.import_module("advisor.trial.main")
+        except BaseException as error:  # whatever a library raises
+            failure = error
+    refused = refusal_of(failure)
+    reason, hint = f"{type(failure).__name__}: {failure}", "Run `python -c 'import torch'`."
+    if refused:
+        reason, hint = refused.message, refused.hint
+    details = "".join(traceback.format_exception(failure))
+    with contextlib.suppress(OSError):
+        Path(log_path).write_text(details, encoding="utf-8", errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        failed = TrialResult(Outcome.FAILED, f"PyTorch cannot be imported: {reason}", hint, details)
+        send_message(connection, Finished(failed))
+    return None
+
+
+def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
+    """Replace this process with a new Python that has the trial's variables; ``resume`` continues there."""
+    lead_own_group()
+    with Path(spec.log_path).open("ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    told = tempfile.TemporaryFile()  # noqa: SIM115 - the new program closes it
+    told.write(pickle.dumps((spec, asked_at)))
+    told.seek(0)
+    handles = connection.fileno(), told.fileno()
+    for handle in handles:
+        os.set_inheritable(handle, True)
+    arguments = program(_RESUME, *handles)
+    os.execve(sys.executable, arguments, merged_environment(spec.environment))  # noqa: S606 - our own interpreter
+
+
+def resume(channel: int, told: int) -> None:
+    """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
+    import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
+
+    connection = Connection(channel)
+    with os.fdopen(told, "rb") as file:
+        spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process
+    main = import_main(connection, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)
+
+
+def merged_environment(wanted: dict[str, str]) -> dict[str, str]:
+    """The environment with these variables; empty ones are removed, and libraries are put before the user's."""
+    merged = {**os.environ, **wanted}
+    if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):
+        merged[_LIBRARIES] = f"{wanted[_LIBRARIES]}:{os.environ[_LIBRARIES]}"
+    return {name: text for name, text in merged.items() if text or name not in wanted}

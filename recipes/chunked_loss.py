@@ -1,0 +1,71 @@
+"""Chunked loss of a large vocabulary
+
+What it does:
+The last layer, a linear one with 16,384 outputs or more, leaves its scores to the loss. `cross_entropy` computes them
+for an eighth of the rows at a time, with their gradients, so the scores of a batch are never all in memory. Hugging
+Face's language models do so inside; else give the loss what the model returns: as it is, sliced, by
+`view(-1, vocabulary)` or `transpose(1, 2)`.
+
+Why it helps:
+2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients: often most of a
+step's memory. What is saved allows a larger batch.
+
+When it does not:
+With what else is done to the scores, such as scaling, label smoothing, weights of classes, or a metric beside the loss,
+all of them are computed as usual. In training the output is an object that becomes a tensor with `output.whole()`; code
+that asks for a tensor by its class fails. The gradient of the layer's weight takes its own size in float32 once more.
+It is meant for memory, not for speed.
+
+Numerics:
+close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
+
+References:
+Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy, which is not
+in all versions, and slower under autocast on a CPU.
+"""
+
+from advisor.errors import RefusedError
+from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
+
+_CALL = "chunk_loss(model)"
+_NONE = "the model's last layer is no linear one with 16,384 outputs or more"
+
+
+class ChunkedLoss(Recipe):
+    key = "loss.chunked"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.MEMORY})
+    phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
+    stage = Stage.MODEL
+    saves_memory = True
+    imported = f"from advisor.step.chunked_loss import chunk_loss\n\n{_CALL}\n"
+    codes = {False: "# the last layer computes all scores\n"}
+    excludes = {
+        "precision.float8": "float8 layers replace the last one",
+        "precision.quantize": "quantized layers replace the last one",
+    }
+
+    def candidates(self, facts: Facts) -> Proposal:
+        return [True] if facts.workload.large_head else Skip(_NONE)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.chunked_loss import chunk_loss, large_head
+
+        if value:
+            if large_head(workload.model) is None:
+                raise RefusedError(_NONE)
+            chunk_loss(workload.model)
+
+    def code(self, value: Value) -> str:
+        return code_of("chunked_loss", _CALL) if value else super().code(value)
+
+    def conflict(self, value: Value, settings: Values) -> str | None:
+        if value and settings.get("parallel.strategy") == "fully_shard":
+            return "a sharded last layer is not there any more when the loss needs it"
+        if value and settings.get("step.cuda_graph") == "around_loss":
+            return "the graph ends before the loss, where the scores are not computed yet"
+        return super().conflict(value, settings)
+
+    def why(self, facts: Facts, value: Value) -> str:
+        return f"The scores have {facts.workload.large_head:,} columns. {super().why(facts, value)}"

@@ -1,0 +1,77 @@
+"""Image files decoded faster
+
+What it does:
+Changes how a dataset such as torchvision's `ImageFolder` reads its files: one whose `loader` is torchvision's and whose
+first transform is `Resize` or `RandomResizedCrop`. `torchvision` decodes to tensors, on which the resize, the crops and
+the flips run by torchvision's v2 transforms; other transforms get images of Pillow as before. `reduced` decodes JPEG
+files at a half, a quarter or an eighth of their size where that is no less than what the resize makes of them.
+
+Why it helps:
+Decoding and resizing take most of a worker's time. A resize of bytes in a tensor takes half of Pillow's time. A JPEG
+file at a quarter of its size takes half the time to decode, and a fraction of it to resize.
+
+When it does not:
+`reduced` needs files that are more than twice as large as the model's images: photos of cameras, not ImageNet at 224.
+Files that torchvision does not decode, broken ones too, go to Pillow. torchvision's decoder leaves it in a later
+release; Pillow then decodes for the tensors. With enough workers no step waits. Code of yours that opens files is not
+changed. A GPU can decode too (`decode_jpeg(..., device="cuda")`), but one image after the other is resized there.
+
+Numerics:
+close: by torchvision single pixels differ by a grey level. changed for `reduced`: its images differ by one or two grey
+levels in the mean, about as with another interpolation.
+
+References:
+torchvision documentation, Decoding images; Transforming images, Performance considerations. Pillow documentation,
+`Image.draft`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.errors import RefusedError
+from advisor.recipe import Components, code_of, gain_from
+from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
+from advisor.records import Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value
+
+# Share of the time of reading a sample that each value saves: tests/gpu/RESULTS.md. Unitless.
+_SAVED = {"torchvision": 0.3, "reduced": 0.5}
+
+
+class ImageDecode(LoaderRecipe):
+    key = "data.image_decode"
+    values = ("pillow", "torchvision", "reduced")
+    usual = frozenset({"torchvision"})
+    order = 1  # after gpu_transforms, which takes the last transforms as their owner wrote them
+    imported = "from advisor.loading.decoding import decoded"
+
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
+        if loader.decoding_problem:
+            return Skip(loader.decoding_problem)
+        values: list[Value] = ["torchvision", "reduced"] if loader.has_large_images else ["torchvision"]
+        return little_time_in(facts, self.phases) or values
+
+    def gain_for(self, facts: Facts, value: Value) -> float:
+        saved = _SAVED[str(value)]
+        return max(1.02, gain_from(saved * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.0 + saved / 2
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.CHANGED if value == "reduced" else Numerics.CLOSE
+
+    def options(self, value: Value) -> Mapping[str, Any]:
+        return {} if value == self.default else {"dataset": Expression(f'decoded(loader.dataset, "{value}")')}
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.loading.decoding import decoded
+        from advisor.loading.loader import rebuild
+
+        if value != self.default and workload.has_loader:
+            try:
+                dataset = decoded(workload.data.dataset, str(value))
+            except ValueError as error:
+                raise RefusedError(str(error)) from error
+            workload.data = rebuild(workload.data, dataset=dataset)
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# image files are read by the dataset's loader\n"
+        return code_of("loading.decoding", super().code(value))
