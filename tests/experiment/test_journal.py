@@ -46,11 +46,7 @@ HISTORIES = {
     "cancelled": cancelled_history,
 }
 UNRECORDED = (events.BlockTimed, events.Paused, events.ProgressMade, events.TrialActivity)
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def written(history=(), request=None):

@@ -28,9 +28,8 @@ WHOLE = STACK.merged(COMPILED.settings)
 
 
 @pytest.fixture
-def trials(monkeypatch, tmp_path):
+def trials(tmp_path):
     """A trials with a budget of 100 s, whose ordinary trials take 3 s and whose compilations took 20 s."""
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
     request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
     clock = Clock()
     budget = Budget(100.0, clock)
@@ -151,8 +150,7 @@ def test_no_trial_may_run_much_longer_than_the_budget(trials):
     assert trials.bench.spec("x", {}).timeout_s <= 2.0
 
 
-def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time(tmp_path):
     fake = FakeTrials(lambda settings: failed("no result after 5 s", Outcome.TIMED_OUT), facts=gpu_facts(), trial_s=5.0)
     request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
     bench = Bench(request, fake, Budget(100.0, fake), Journal.create(request), emit=lambda told: None, catalog=CATALOG)

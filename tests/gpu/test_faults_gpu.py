@@ -126,11 +126,9 @@ def test_a_gpu_that_another_process_has_filled_ends_one_trial(run, filler, left_
     assert run(NEEDS_MUCH, "after").outcome is Outcome.MEASURED
 
 
-def test_a_session_whose_gpu_another_process_fills_half_way_loses_the_trials_of_that_time(
-    tmp_path, monkeypatch, filler
-):
+@pytest.mark.usefixtures("own_state")
+def test_a_session_whose_gpu_another_process_fills_half_way_loses_the_trials_of_that_time(tmp_path, filler):
     """The process comes after the baseline and goes after the first trial that found no memory."""
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
     Runner.prepare()
     session = Run(tmp_path, NEEDS_MUCH, device="cuda", budget_s=60.0, only=("zero_grad", "fused_optimizer"))
     lost = []
