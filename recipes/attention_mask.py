@@ -56,8 +56,8 @@ class AttentionMask(Recipe):
         return {"collate_fn": Expression(_CALL)} if value == "dropped" else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
-        from advisor.loading.masks import collated_without_masks
+        from advisor.inlined.masks import collated_without_masks
+        from advisor.step.loader import rebuild
 
         if value == "dropped" and workload.has_loader:  # a trial drops the masks of a batch that no loader makes
             collate = partial(collated_without_masks, workload.data.collate_fn)
@@ -65,4 +65,4 @@ class AttentionMask(Recipe):
 
     def code(self, value: Value) -> str:
         call = f"import functools\n\nloader = torch.utils.data.DataLoader(..., collate_fn={_CALL})"
-        return super().code(value) if value == self.default else code_of("loading.masks", call)
+        return super().code(value) if value == self.default else code_of("masks", call)

@@ -81,7 +81,7 @@ class BatchSize(Recipe):
         if not size:
             return
         if workload.has_loader:
-            from advisor.loading.loader import rebuild
+            from advisor.step.loader import rebuild
 
             workload.data = rebuild(workload.data, batch_size=size)
         workload.batch_size = size  # a trial makes a batch of this size where there is no loader

@@ -50,8 +50,8 @@ class Checkpointing(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         from torch._functorch import config
 
-        from advisor.step.blocks import repeated_blocks
-        from advisor.step.checkpointing import checkpoint_blocks, checkpoints_itself, keep_activations
+        from advisor.inlined.blocks import repeated_blocks
+        from advisor.inlined.checkpointing import checkpoint_blocks, checkpoints_itself, keep_activations
 
         if value != "blocks":
             config.activation_memory_budget = _SHARES.get(value, 1.0)

@@ -39,7 +39,7 @@ class ChunkedLoss(Recipe):
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
     stage = Stage.MODEL
     saves_memory = True
-    imported = f"from advisor.step.chunked_loss import chunk_loss\n\n{_CALL}\n"
+    imported = f"from advisor.inlined.chunked_loss import chunk_loss\n\n{_CALL}\n"
     codes = {False: "# the last layer computes all scores\n"}
     excludes = {
         "precision.float8": "float8 layers replace the last one",
@@ -50,7 +50,7 @@ class ChunkedLoss(Recipe):
         return [True] if facts.workload.large_head else Skip(_NONE)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.chunked_loss import chunk_loss, large_head
+        from advisor.inlined.chunked_loss import chunk_loss, large_head
 
         if value:
             if large_head(workload.model) is None:

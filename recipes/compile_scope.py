@@ -65,7 +65,7 @@ class CompileScope(Recipe):
         return [*values, *(["regional"] if blocks and 3 * shapes <= count else []), "pointwise"]
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.step.blocks import repeated_blocks
+        from advisor.inlined.blocks import repeated_blocks
 
         if value == "regional" and not repeated_blocks(workload.model):
             raise RefusedError(f"{type(workload.model).__name__} repeats no block that could be compiled by itself")

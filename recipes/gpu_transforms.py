@@ -61,7 +61,7 @@ class GpuTransforms(LoaderRecipe):
         return {}  # the step applies the transforms too: it is more than arguments
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import rebuild
+        from advisor.step.loader import rebuild
         from advisor.step.transforms import OnDevice, without_last_transforms
 
         if value and workload.has_loader:

@@ -42,7 +42,7 @@ class ImageDecode(LoaderRecipe):
     values = ("pillow", "torchvision", "reduced")
     usual = frozenset({"torchvision"})
     order = 1  # after gpu_transforms, which takes the last transforms as their owner wrote them
-    imported = "from advisor.loading.decoding import decoded"
+    imported = "from advisor.inlined.decoding import decoded"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.decoding_problem:
@@ -61,8 +61,8 @@ class ImageDecode(LoaderRecipe):
         return {} if value == self.default else {"dataset": Expression(f'decoded(loader.dataset, "{value}")')}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.decoding import decoded
-        from advisor.loading.loader import rebuild
+        from advisor.inlined.decoding import decoded
+        from advisor.step.loader import rebuild
 
         if value != self.default and workload.has_loader:
             try:
@@ -74,4 +74,4 @@ class ImageDecode(LoaderRecipe):
     def code(self, value: Value) -> str:
         if value == self.default:
             return "# image files are read by the dataset's loader\n"
-        return code_of("loading.decoding", super().code(value))
+        return code_of("decoding", super().code(value))

@@ -45,8 +45,8 @@ class OnDevice(LoaderRecipe):
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
-    imported = "from advisor.loading.on_device import collated, kept_on_device"
-    module = "loading.on_device"
+    imported = "from advisor.inlined.on_device import collated, kept_on_device"
+    module = "on_device"
     codes = {False: "# the dataset is read sample by sample\n"}
     order = -1  # it looks at the dataset as its owner made it
 
@@ -70,8 +70,8 @@ class OnDevice(LoaderRecipe):
         return {"dataset": kept, "collate_fn": collate, **alone}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.loader import on_device_problem, rebuild
-        from advisor.loading.on_device import collated, kept_on_device
+        from advisor.inlined.on_device import collated, kept_on_device
+        from advisor.step.loader import on_device_problem, rebuild
 
         if value and workload.has_loader:
             if problem := on_device_problem(workload.data):

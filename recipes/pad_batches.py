@@ -43,7 +43,7 @@ class PadBatches(LoaderRecipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
     keeps_code = False  # it is made for other shapes
-    module = "loading.lengths"
+    module = "lengths"
     codes = {1: "# batches are as long as their longest sample\n"}
     gain = 1.3  # tests/gpu/RESULTS.md: 2.5x in the stack of a classifier of texts
 
@@ -66,8 +66,8 @@ class PadBatches(LoaderRecipe):
         return {"collate_fn": padded} if value != self.default else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.loading.lengths import padding
-        from advisor.loading.loader import rebuild
+        from advisor.inlined.lengths import padding
+        from advisor.step.loader import rebuild
 
         if value != self.default and workload.has_loader:
             try:

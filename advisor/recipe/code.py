@@ -1,4 +1,4 @@
-"""The code of a recipe for people: the source of functions in ``step/``, and a call of them."""
+"""The code of a recipe for people: the source of functions in ``inlined/``, and a call of them."""
 
 import ast
 from importlib import import_module
@@ -8,23 +8,17 @@ from typing import Any
 MOST_LINES = 40  # of one setting's own code in a script: a person reviews the change
 
 
-def names_in(module: str) -> dict[str, Any]:
-    """The functions of a module, named as for ``code_of``, for a process that applies a setting: it imports torch."""
-    return vars(import_module(_full_name(module)))
-
-
-def _full_name(module: str) -> str:
-    return f"advisor.{module}" if "." in module else f"advisor.step.{module}"
+def names_in(module: str, room: str = "inlined") -> dict[str, Any]:
+    """The functions of a module, for a process that applies a setting: it imports torch."""
+    return vars(import_module(f"advisor.{room}.{module}"))
 
 
 def code_of(module: str, call: str) -> str:
-    """The functions of a module of ``advisor/step/`` and a call of one, as Python without this package.
+    """The functions of a module of ``advisor/inlined/`` and a call of one, as Python without this package.
 
-    A module of another room is named with it, as in ``loading.lengths``. The file is read, not imported: the app's
-    process never imports torch. It must import nothing of this package.
+    The file is read, not imported: the app's process never imports torch.
     """
-    _, room, name = _full_name(module).split(".")
-    text = files("advisor").joinpath(room, f"{name}.py").read_text(encoding="utf-8")
+    text = files("advisor").joinpath("inlined", f"{module}.py").read_text(encoding="utf-8")
     body = ast.parse(text).body
     first = body[1] if ast.get_docstring(ast.Module(body, [])) is not None else body[0]
     functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()

@@ -62,7 +62,7 @@ class LoaderRecipe(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         if workload.has_loader:
-            workload.data = names_in("loading.loader")["rebuild"](workload.data, **self.options(value))
+            workload.data = names_in("loader", "step")["rebuild"](workload.data, **self.options(value))
             if self.plan_field:
                 super().apply(workload, value)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from advisor.step.chunked_loss import Scores
+from advisor.inlined.chunked_loss import Scores
 from advisor.step.compile import as_prepared
 
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}

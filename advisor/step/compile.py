@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.inlined.blocks import blocks_to_compile, repeated_blocks
 from advisor.recipe.plan import StepPlan
 from advisor.records import Value
-from advisor.step.blocks import blocks_to_compile, repeated_blocks
 
 _MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 # While code is compiled, collections start after this many times the usual number of new objects. Unitless.
@@ -96,7 +96,7 @@ def call_through(module: nn.Module, call: Callable[[Any], Any]) -> None:
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
     """Return the keyword arguments of ``torch.compile``."""
     if plan.compile_scope == "pointwise":
-        from advisor.step.pointwise import pointwise_only
+        from advisor.inlined.pointwise import pointwise_only
 
         return {"backend": pointwise_only, "dynamic": plan.dynamic}
     if plan.combo_kernels:

@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
-from advisor.loading.loader import rebuild
+from advisor.inlined.blocks import repeated_blocks
 from advisor.recipe.plan import StepPlan
-from advisor.step.blocks import repeated_blocks
 from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
+from advisor.step.loader import rebuild
 
 # Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
 BATCHES_IN_A_BUCKET = 50

@@ -14,24 +14,17 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.loading.decoding import decoded
-from advisor.loading.lengths import PadsToMultiple
-from advisor.loading.loader import (
-    divides_samples,
-    hears_of_epochs,
-    length_of,
-    on_device_problem,
-    rebuild,
-    workers_problem,
-)
-from advisor.loading.masks import without_empty_masks
+from advisor.inlined import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
+from advisor.inlined.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.inlined.chunked_loss import large_head
+from advisor.inlined.decoding import decoded
+from advisor.inlined.lengths import PadsToMultiple
+from advisor.inlined.masks import without_empty_masks
 from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.step import checkpointing, conv_bias, fold_norm, padding, pairs, training_cache
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
-from advisor.step.chunked_loss import large_head
 from advisor.step.compile import Models, as_prepared
+from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_device_problem, rebuild, workers_problem
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms

@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from advisor.errors import TargetError
-from advisor.loading.masks import without_empty_masks
+from advisor.inlined.masks import without_empty_masks
 from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.loading.loader import length_of
 from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
@@ -25,6 +24,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
+from advisor.step.loader import length_of
 from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.prefetch import is_loader

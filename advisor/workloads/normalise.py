@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import RefusedError, TargetError
-from advisor.loading.loader import rebuild
 from advisor.records import Mode, TargetSpec
 from advisor.step import loss as losses
 from advisor.step.batch import tensors_of
 from advisor.step.compile import Models, as_written, compiled_as
+from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
 from advisor.workloads.batches import batches_in_data

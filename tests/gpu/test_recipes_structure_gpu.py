@@ -217,7 +217,7 @@ def peak_of_step(model, size):
 CAPTURE = """
 import torch
 from torch import nn
-from advisor.step.checkpointing import checkpoint_blocks
+from advisor.inlined.checkpointing import checkpoint_blocks
 model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1)) for _ in range(2))).cuda()
 checkpoint_blocks(model.children())
 x = torch.randn(4, 8, device="cuda")

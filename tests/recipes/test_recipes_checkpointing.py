@@ -11,8 +11,8 @@ from model_structures import applied, coded
 from proposals import CATALOG
 from torch import nn
 
+from advisor.inlined.checkpointing import checkpoints_itself
 from advisor.recipe.contract import torch_is_older
-from advisor.step.checkpointing import checkpoints_itself
 
 
 class Block(nn.Module):

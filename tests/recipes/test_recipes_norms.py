@@ -22,10 +22,10 @@ from model_structures import (
 )
 from torch import nn
 
+from advisor.inlined.conv_bias import removable_biases
+from advisor.inlined.fold_norm import is_foldable
+from advisor.inlined.pairs import layers_in_a_row
 from advisor.records import Mode
-from advisor.step.conv_bias import removable_biases
-from advisor.step.fold_norm import is_foldable
-from advisor.step.pairs import layers_in_a_row
 
 
 def gradients(model, images):

@@ -4,11 +4,11 @@ import pytest
 import torch
 from compiled_models import both_ways, by_apply
 
+from advisor.inlined.blocks import blocks_to_compile
+from advisor.inlined.training_cache import decoders
 from advisor.recipe.plan import StepPlan
-from advisor.step.blocks import blocks_to_compile
 from advisor.step.compile import compile_in_place
 from advisor.step.step import TrainStep
-from advisor.step.training_cache import decoders
 from advisor.trial.measurement.probe import probe_training
 
 IDS = torch.arange(16).reshape(2, 8) + 3

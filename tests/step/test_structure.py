@@ -3,7 +3,7 @@ import torch
 import torchvision
 from torch import nn
 
-from advisor.step.blocks import blocks_to_compile, repeated_blocks, shape_of
+from advisor.inlined.blocks import blocks_to_compile, repeated_blocks, shape_of
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ from loaders import Stream
 from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 from advisor.errors import TargetError
-from advisor.loading.loader import rebuild
+from advisor.step.loader import rebuild
 from advisor.trial.measurement.draws import probe_batches
 
 

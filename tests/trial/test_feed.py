@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.loading.loader import length_of
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
+from advisor.step.loader import length_of
 from advisor.step.step import make_step
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import resident_data, stepper

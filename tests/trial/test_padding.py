@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.loading.lengths import PadsToMultiple
+from advisor.inlined.lengths import PadsToMultiple
 from advisor.recipe.plan import StepPlan
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.inspection import padding_problem

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import RefusedError, TargetError
 from advisor.files.paths import is_library
-from advisor.loading.loader import length_of, rebuild
 from advisor.recipe.plan import StepPlan
+from advisor.step.loader import length_of, rebuild
 from advisor.step.prefetch import is_loader, loop_loader
 from advisor.workloads.draws import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from advisor.loading.loader import length_of
 from advisor.python.places import scope_of
 from advisor.python.positions import Loop, position_of, value_of
 from advisor.python.trees import bound_in, clears, names_called, tree_of_file
+from advisor.step.loader import length_of
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.heads import Head, functions_that
 from advisor.workloads.scripts.running import ScriptStep

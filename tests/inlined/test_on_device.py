@@ -11,8 +11,8 @@ from torchvision.datasets import CIFAR10, MNIST, SVHN, FakeData
 from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
-from advisor.loading.loader import on_device_problem
-from advisor.loading.on_device import collated, kept_on_device
+from advisor.inlined.on_device import collated, kept_on_device
+from advisor.step.loader import on_device_problem
 
 OLD = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.2,))])
 NEW = v2.Compose(

@@ -14,7 +14,7 @@ from torchvision.datasets.folder import default_loader
 from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
-from advisor.loading.decoding import ReducedResize, decoded
+from advisor.inlined.decoding import ReducedResize, decoded
 
 USUAL = transforms.Compose(
     [

@@ -6,7 +6,7 @@ from loaders import applied
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import RefusedError
-from advisor.loading.lengths import PadsToMultiple
+from advisor.inlined.lengths import PadsToMultiple
 
 LENGTHS = (30, 20, 10, 25)
 

@@ -11,7 +11,7 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
 
-from advisor.loading.masks import without_empty_masks
+from advisor.inlined.masks import without_empty_masks
 from advisor.python.step import WrittenFor
 from advisor.recipe import ANY_DEVICE
 from advisor.records import BatchForm, TargetSpec

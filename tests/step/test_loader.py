@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from advisor.errors import RefusedError
-from advisor.loading.loader import divides_samples, rebuild
+from advisor.step.loader import divides_samples, rebuild
 
 
 def stacked(samples):

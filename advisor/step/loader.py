@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
 
 from advisor.errors import RefusedError
-from advisor.loading.on_device import why_not_kept
+from advisor.inlined.on_device import why_not_kept
 
 _NAMES = tuple(inspect.signature(DataLoader).parameters)
 # Options that PyTorch takes only where there are workers.

@@ -1,1 +1,0 @@
-"""Data loaders made anew, and what reads their batches."""
