@@ -166,7 +166,8 @@ class _Chunked(torch.autograd.Function):
             for first in range(0, len(hidden), rows):
                 part, labels = hidden[first : first + rows].to(dtype), target[first : first + rows]
                 logs = functional.log_softmax(functional.linear(part, weight, bias), -1, dtype=exact)
-                total += functional.nll_loss(logs, labels, ignore_index=ignore_index, reduction="sum")
+                loss = functional.nll_loss(logs, labels, ignore_index=ignore_index, reduction="sum")
+                total = total + loss  # not in place: PyTorch 2.11 compiles a result changed in place without gradients
                 counts = labels != ignore_index
                 gradient = logs.exp_()
                 gradient.scatter_add_(1, labels.where(counts, 0)[:, None], gradient.new_full((len(labels), 1), -1.0))
