@@ -144,8 +144,11 @@ class TrainStep(Step):
         gradients = [parameter.grad for parameter in self.parameters if parameter.requires_grad]
         there = [gradient for gradient in gradients if gradient is not None]
         exchanged_later = self.plan.no_sync and hasattr(self.model, "set_requires_gradient_sync")  # kept elsewhere
-        cleared = not any(gradient.is_sparse or bool(gradient.any()) for gradient in there)
-        if self._accumulated and cleared and not exchanged_later:
+        if (
+            self._accumulated
+            and not exchanged_later
+            and not any(gradient.is_sparse or bool(gradient.any()) for gradient in there)
+        ):
             return "step.accumulate: the last gradients are gone: leave zero_grad() to the step."
         if self.plan.zero_grad == "zeros" and 0 < len(there) < len(gradients):
             return "step.zero_grad: zeros: some parameters got no gradient, and zeros let momentum and decay move them."
