@@ -55,7 +55,8 @@ def built(tmp_path):
 FORKS = """
 import importlib, os, torch
 from advisor.trial import builder
-importlib.import_module(builder._COMPILER)
+with builder.environment(builder._ASK_NVML):
+    importlib.import_module(builder._COMPILER)
 spoiled = torch.cuda.is_initialized()
 child = os.fork()
 if child == 0:
