@@ -20,13 +20,13 @@ def again(loader):
 """
 EPOCH = list(range(0, 64, 8))
 NAMED = """
-    from tqdm import tqdm
     for epoch in range(3):
         rounds = {}
         for {} in rounds:
             OWN
             seen.append({})
 """
+IN_A_BAR = f"\n    from tqdm import tqdm{NAMED}"
 # Loops, the steps that are taken in each of some passes over the loader, and what they note.
 LOOPS = {
     "a while loop": (
@@ -84,7 +84,7 @@ LOOPS = {
         [1, 2, 3, 4, 0, 1, 2, 3],
     ),
     # As in YOLOv5: `pbar = enumerate(train_loader)`, and then `pbar = tqdm(pbar)`.
-    "a name for a bar": (NAMED.format("tqdm(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
+    "a name for a bar": (IN_A_BAR.format("tqdm(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
     "a name for an iterator": (NAMED.format("iter(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
     "a name for a count": (
         NAMED.format("enumerate(loader)", "count, (x, y)", "(count, int(x[0]))"),
@@ -92,7 +92,7 @@ LOOPS = {
         [*zip([1, 2, 3, 4, 5, 6, 7, 0], EPOCH, strict=True), (1, 0), (2, 8)],
     ),
     "a name for a bar around a count": (
-        NAMED.format("tqdm(enumerate(loader), total=8)", "count, (x, y)", "count"),
+        IN_A_BAR.format("tqdm(enumerate(loader), total=8)", "count, (x, y)", "count"),
         (8, 2),
         [1, 2, 3, 4, 5, 6, 7, 0, 1, 2],
     ),
