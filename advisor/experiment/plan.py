@@ -186,7 +186,7 @@ class Plan:
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
         hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
         usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
-        if "step_graph" in self.skipped:
+        if "step_graph" in self.skipped and "step_graph" not in self.request.skip and not self.request.only:
             usual += {(COMPILE_MODE, "reduce-overhead")} & proposed
         wanted = settings.merged(dict(usual))
         if not usual:

@@ -277,7 +277,7 @@ class _Patch:
             # The script compiles the model itself: its own call says the mode, or that it is off.
             as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")
             whole = dict(one.split("=", 1) for one in step.compiled_with())
-            default = {"mode": '"default"'} if mode != "default" else {}
+            default = {} if mode == "default" else {"mode": "None" if "options" in whole else '"default"'}
             self.give(calls[0].kind, {**default, **whole} if as_whole else {"disable": "True"})
             if as_whole:
                 return

@@ -15,6 +15,8 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Value
 
 _MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+# PyTorch from this version on notices which parameters are trained: https://github.com/pytorch/pytorch/pull/177158
+_NOTICES_TRAINING = "2.12"
 # While code is compiled, collections start after this many times the usual number of new objects. Unitless.
 _RARER = 100
 
@@ -27,7 +29,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
     """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
 
     With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
-    ``with_loss`` nothing is done here: the step has model and loss compiled as one.
+    ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
     """
     dynamo: Any = torch._dynamo.config
     dynamo.use_numpy_random_stream = True  # else compiled code takes NumPy's random numbers from PyTorch
@@ -45,7 +47,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
             # The weights that were loaded are constants of the code.
             unit.register_load_state_dict_post_hook(lambda *_: torch.compiler.reset())
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
-            unit.forward = torch.compile(unit.forward, **compiler_arguments(plan))
+            unit.forward = compiled_call(unit.forward, plan, unit)
         else:
             compile_in_place(unit, **compiler_arguments(plan))
     return model
@@ -78,7 +80,7 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:  # PyTorch 2.11 compiles a bare Sequential only where a function calls it
         return eager(*args, **kwargs)
 
-    compiled = torch.compile(run, **options)
+    compiled = _noticing_training(module, torch.compile(run, **options))
 
     @functools.wraps(compiled)
     def unless_decoding(*args: Any, **kwargs: Any) -> Any:
@@ -91,6 +93,35 @@ def call_through(module: nn.Module, call: Callable[[Any], Any]) -> None:
     """Have a call of a module be ``call((run, args, kwargs))``, where ``run(*args, **kwargs)`` is the call before."""
     run: Any = module._compiled_call_impl or module._call_impl
     module._compiled_call_impl = lambda *args, **kwargs: call((run, args, kwargs))
+
+
+def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Have PyTorch before 2.12 notice layers that were frozen or unfrozen since the last call.
+
+    Its compiled code takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad``
+    was switched (https://github.com/pytorch/pytorch/issues/139476). Adding a name and removing it changes each one.
+    """
+    if torch.__version__ >= _NOTICES_TRAINING:
+        return compiled
+    parameters = list(model.parameters())
+    trained = [parameter.requires_grad for parameter in parameters]
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        now = [parameter.requires_grad for parameter in parameters]
+        if now != trained:
+            trained[:] = now
+            for part in model.modules():
+                part._parameters["_"] = None
+                del part._parameters["_"]
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) -> Callable[..., Any]:
+    """Return a function of the step that calls the model, such as one of model and loss, compiled as the plan says."""
+    return _noticing_training(model, torch.compile(call, **compiler_arguments(plan)))
 
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:

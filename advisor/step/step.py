@@ -3,7 +3,6 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -16,7 +15,7 @@ from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiler_arguments
+from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
@@ -102,7 +101,7 @@ class TrainStep(Step):
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._whole: Callable[[Any], Any] | None = None
         if plan.compiles_loss:
-            self._whole = self.call.compiled(functools.partial(torch.compile, **compiler_arguments(plan)))
+            self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model))
         if plan.compile_optimizer or plan.cuda_graph:
             make_capturable(optimizer, self.device)
         self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None

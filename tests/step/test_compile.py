@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.torch_version import TorchVersion
 
 from advisor.recipe.plan import StepPlan
+from advisor.step import compile as compiling
 from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model
 from advisor.step.tuning import Tuning
 
@@ -44,9 +44,12 @@ def test_a_container_that_is_called_is_compiled_as_a_whole():
 
 
 @pytest.mark.usefixtures("eager_backend", "fresh_compiler")
-@pytest.mark.skipif(TorchVersion(torch.__version__) < (2, 12), reason="does not notice: pytorch/pytorch#139476")
+@pytest.mark.parametrize("before_2_12", [False, True])
 @pytest.mark.parametrize("settings", [{"compile.mode": "default"}, {"compile.scope": "with_loss"}])
-def test_layers_that_are_frozen_or_unfrozen_are_followed(settings):
+def test_layers_that_are_frozen_or_unfrozen_are_followed(settings, before_2_12, monkeypatch):
+    if before_2_12:
+        monkeypatch.setattr(compiling, "_NOTICES_TRAINING", "99")
+
     def trained(tuned):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))

@@ -96,10 +96,11 @@ def _folder() -> Path:
 
 
 def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-    if {*mode} & {*"wxa+"} and not _aside(file):
+    grows = not {*mode} & {*"wx"} and isinstance(file, str | os.PathLike) and Path(file).is_file()
+    large = grows and Path(file).stat().st_size > _MOST_COPIED
+    if {*mode} & {*"wxa+"} and not _aside(file) and not (large and "r" in mode):
         before, file = file, _put_aside(file)
-        grows = file is not before and not {*mode} & {*"wx"}  # or is changed in place
-        if grows and Path(before).is_file() and Path(before).stat().st_size <= _MOST_COPIED:
+        if grows and not large and file is not before:
             shutil.copyfile(before, file)
     return function(_aside(file) or file, mode, *args, **kwargs)
 
