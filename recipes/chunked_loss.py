@@ -11,9 +11,9 @@ Why it helps:
 step's memory. What is saved allows a larger batch.
 
 When it does not:
-With what else is done to the scores, such as scaling, label smoothing, weights of classes, or a metric beside the loss,
-all of them are computed as usual. In training the output is an object that becomes a tensor with `output.whole()`; code
-that asks for a tensor by its class fails. The gradient of the layer's weight takes its own size in float32 once more.
+If anything else is done with the scores (scaling, label smoothing, weights of classes, a metric), all of them are
+computed at once, as usual. In training the output is an object that becomes a tensor with `output.whole()`; code
+that asks for a tensor by its class fails. The layer's gradient needs one more copy of its weight in float32.
 It is meant for memory, not for speed.
 
 Numerics:
@@ -62,7 +62,7 @@ class ChunkedLoss(Recipe):
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("parallel.strategy") == "fully_shard":
-            return "a sharded last layer is not there any more when the loss needs it"
+            return "the loss needs the whole last layer, and fully_shard has freed it by then"
         if value and settings.get("step.cuda_graph") == "around_loss":
             return "the graph ends before the loss, where the scores are not computed yet"
         return super().conflict(value, settings)

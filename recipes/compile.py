@@ -41,7 +41,7 @@ class Compile(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
-        # Nothing tells their graphs where a step of the user's own begins: one model's forward pass in training does.
+        # These graphs must know where a step begins: only the forward pass of a single model in training shows it.
         if facts.workload.own_step and (facts.workload.models > 1 or facts.workload.mode is Mode.INFER):
             modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
         scope = facts.current("compile.scope", "model")

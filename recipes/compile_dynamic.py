@@ -10,7 +10,7 @@ Batches of many lengths make `auto` compile at least twice; `true` compiles once
 
 When it does not:
 Batches of one shape leave nothing to choose. Code for one size is faster than code for any: padding the batches to few
-lengths is better. `false` is not tried: from the ninth shape on nothing is compiled.
+lengths is better. `false` is not tried: PyTorch stops compiling after eight shapes.
 
 Numerics:
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.

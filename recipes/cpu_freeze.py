@@ -41,7 +41,7 @@ class CpuFreeze(Recipe):
     gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part
     conflicts = (
         (True, "infer.grad", "grad", "parameters can be frozen only where no gradient is recorded: use no_grad"),
-        (True, "compile.scope", "regional", "with frozen parameters no two blocks have the same code to compile once"),
+        (True, "compile.scope", "regional", "frozen parameters make the code of each block different"),
     )
     codes = {True: _CODE, False: "# parameters stay parameters\n"}
 

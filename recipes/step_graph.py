@@ -66,9 +66,7 @@ class StepGraph(Recipe):
         if problem := facts.workload.capture_problem:
             return Skip(problem)
         if facts.workload.takes_arguments_only:
-            return Skip(
-                "the Trainer runs the steps itself; compile.mode reduce-overhead has CUDA graphs of its own there"
-            )
+            return Skip("the Trainer runs the steps itself; compile.mode: reduce-overhead gives it CUDA graphs")
         optimizer = facts.workload.optimizer
         counts_no_steps = optimizer is not None and optimizer.builtin and optimizer.name == "SGD"
         if facts.workload.own_step and optimizer is not None and not (optimizer.capturable or counts_no_steps):

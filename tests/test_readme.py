@@ -252,7 +252,7 @@ def _without_code(text: str) -> str:
 
 
 # Names in the guides that stand for a file of the reader's own.
-EXAMPLES = {"recipes/my_recipe.py", "path/file.py", "step/something.py"}
+EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
 
 
 def test_the_modules_that_the_guides_name_are_there():

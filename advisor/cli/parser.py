@@ -26,7 +26,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
 
 
 def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
-    """A record of the options that were given, by the names of its fields. ``more`` are further fields, or others."""
+    """A record whose fields are the options that were given. ``more`` are further fields, or other values of fields."""
     of_record = {field.name for field in fields(record)}  # type: ignore[arg-type]
     found = {name: value for name, value in vars(options).items() if name in of_record and value is not None}
     once = {name: tuple(dict.fromkeys(value)) for name, value in found.items() if isinstance(value, list)}

@@ -306,7 +306,9 @@ class LoopPlaces:
         scopes = self.loop, scope_of(code)
         place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
         owners = [call.func.value for call in _calls(captured, "step") if isinstance(call.func, ast.Attribute)]
-        optimizers = {ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer)}
+        bound = set().union(*map(bound_in, captured))  # as `for optimizer in optimizers:` does
+        known = (ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer))
+        optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
             problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"

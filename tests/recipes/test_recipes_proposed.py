@@ -331,7 +331,7 @@ FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
         ({"compile.optimizer": True, **FUSED}, "one kernel"),
         ({"compile.optimizer": True, **FLOAT16}, "GradScaler"),
         ({**FROZEN, "infer.grad": "grad"}, "no gradient is recorded"),
-        ({**FROZEN, "compile.scope": "regional"}, "no two blocks"),
+        ({**FROZEN, "compile.scope": "regional"}, "the code of each block"),
         ({"optimizer.state": "adafactor", **FUSED}, "optimizer.state replaces"),
         ({"optimizer.state": "adafactor", "compile.optimizer": True}, "optimizer.state replaces"),
         ({"optimizer.class": "lamb", **FUSED}, "optimizer.class replaces"),

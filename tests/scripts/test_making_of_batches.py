@@ -125,4 +125,4 @@ for step in range(400):
         {behind}
     rarely.zero_grad(); other(get_batch()[0]).mean().backward(); rarely.step()
 """)
-    assert loop.notes[1:] == [f"what AdamW updates around this loop {said}"]
+    assert loop.notes[1:] == [f"updates by AdamW around this loop {said}"]

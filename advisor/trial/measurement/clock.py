@@ -130,7 +130,7 @@ def measure(
     """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. An epoch that fits in
-    ``measure_s`` is a block: its workers start with it and its first batches are ready, so no part is like another.
+    ``measure_s`` is a block: its first batches are ready early, and its later ones wait.
     ``report`` is given the last block, a few times a second, between two blocks.
     """
     steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)

@@ -56,7 +56,9 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
     with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
         named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
     if not all(isinstance(leaf, torch.Tensor | int | float | str | None) for leaf in tree_leaves(named)):
-        raise NoLoopError("no optimizer made an update, and the model was called with something else than a batch")
+        problem = "no optimizer made an update, and the model was called with something else than a batch"
+        generates = "; `perf-advisor hf:NAME -- generate=64` measures how a model generates text"
+        raise NoLoopError(problem + (generates if hasattr(call.module, "generate") else ""))
     alone = [*named.values()] if len(named) == 1 else []
     return alone[0] if alone and isinstance(alone[0], torch.Tensor) else named
 

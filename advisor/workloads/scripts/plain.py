@@ -95,7 +95,7 @@ def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]
 def _beside(seen: Seen, fate: str) -> list[str]:
     """What becomes of the updates of other optimizers, as of the generator around the loop of a critic."""
     others = _other_optimizers(loops_around_update(seen), seen)
-    return [f"what {type(one).__name__} updates around this loop {fate}" for one in others]
+    return [f"updates by {type(one).__name__} around this loop {fate}" for one in others]
 
 
 def _rounds_of_update(seen: Seen) -> Adapted:

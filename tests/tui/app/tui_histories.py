@@ -160,7 +160,6 @@ SKIPPED = {
     "inference_mode": "applies to inference only; this session measures training",
     "pin_memory": "the copy to the device is 3.4 % of the step and overlaps already",
     "prefetch": "data.num_workers is 0, so there is nothing to prefetch",
-    "sdpa": "no attention: scaled_dot_product_attention is never called",
 }
 
 CONSENT = tuple(record.candidate.name for record in RECORDS if record.candidate.recipe == "batch_size")
