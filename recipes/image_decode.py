@@ -12,8 +12,8 @@ file at a quarter of its size takes half the time to decode, and a fraction of i
 
 When it does not:
 `reduced` needs files that are more than twice as large as the model's images: photos of cameras, not ImageNet at 224.
-Files that torchvision does not decode, broken ones too, go to Pillow. Where torchvision has
-no decoder, as in later releases, Pillow decodes for the tensors. With enough workers no step waits. Code of yours that opens files is not
+Files that torchvision does not decode, broken ones too, go to Pillow. Where torchvision has no decoder, as in later
+releases, Pillow decodes for the tensors. With enough workers no step waits. Code of yours that opens files is not
 changed. A GPU can decode too (`decode_jpeg(..., device="cuda")`), but one image after the other is resized there.
 
 Numerics:

@@ -3,6 +3,7 @@
 import typing
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 _LARGE = 16_384  # outputs from which a layer's scores are most of a step's memory; a vocabulary
@@ -90,7 +91,8 @@ class Scores:
 
     def __getitem__(self, index: typing.Any) -> typing.Any:
         parts = index if isinstance(index, tuple) else (index,)
-        keeps_classes = parts[-1] == slice(None) if Ellipsis in parts else len(parts) < self.ndim
+        to_the_last = Ellipsis in parts or len(parts) == self.ndim
+        keeps_classes = parts[-1] == slice(None) if to_the_last else len(parts) < self.ndim
         if self.swaps or not keeps_classes or not all(isinstance(one, slice | int) or one is Ellipsis for one in parts):
             return self.whole()[index]
         return Scores(self.hidden[index], self.head, self.dtype)
@@ -181,6 +183,7 @@ class _Chunked(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(context: typing.Any, scale: torch.Tensor) -> typing.Any:
         gradients = (None if one is None else one * scale for one in context.saved_tensors)
         return (*gradients, None, None, None)

@@ -21,8 +21,8 @@ def decoded(dataset: typing.Any, how: str) -> typing.Any:
 
     Raises ValueError with the reason if the dataset does not read and resize image files as torchvision's do.
     """
-    copied = copy.copy(dataset)
-    if not hasattr(dataset, "loader") and hasattr(dataset, "dataset"):
+    if type(dataset).__name__ == "Subset":  # of PyTorch
+        copied = copy.copy(dataset)
         copied.dataset = decoded(dataset.dataset, how)
         return copied
     if getattr(getattr(dataset, "loader", None), "__module__", "") != "torchvision.datasets.folder":
@@ -33,7 +33,7 @@ def decoded(dataset: typing.Any, how: str) -> typing.Any:
     first, *rest = _single_steps(getattr(dataset, "transform", None)) or [None]
     if _name_of(first) not in _RESIZES or getattr(first, "max_size", None):
         raise ValueError("the dataset's first transform is no Resize or RandomResizedCrop of torchvision")
-    reduces = how == "reduced"
+    reduces, copied = how == "reduced", copy.copy(dataset)
     copied.loader = Image.open if reduces else read_image
     copied.transform = Compose([ReducedResize(first), *rest] if reduces else _of_tensors([first, *rest]))
     return copied

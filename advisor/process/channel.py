@@ -7,6 +7,7 @@ session's process is gone, the trial's whole group dies.
 import os
 import queue
 import signal
+import struct
 import threading
 from multiprocessing.connection import Connection
 from typing import Any, get_args
@@ -19,13 +20,15 @@ from advisor.records import BuilderReady, Forked, ForkEnded, RankJoined, TrialCo
 Message = TrialMessage | BuilderReady | Forked | ForkEnded | RankJoined
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LONGEST_BYTES = 2**26
+# A message is written in one go: who pauses for so long inside one has stopped, or did not mean to send any. Seconds.
+_STOPPED_S = 10.0
 
 
 class GarbageError(OSError):
     """The received bytes are no message: the user's code wrote to a descriptor that it did not open."""
 
-    def __init__(self) -> None:
-        super().__init__("the target wrote to a file descriptor that is perf-advisor's")
+    def __init__(self, problem: str = "the target wrote to a file descriptor that is perf-advisor's") -> None:
+        super().__init__(problem)
 
 
 def send_message(connection: Connection, message: Message) -> None:
@@ -37,20 +40,32 @@ def send_message(connection: Connection, message: Message) -> None:
 def receive_message(connection: Connection, timeout_s: float | None = None) -> Message | None:
     """Wait for one message; None when nothing comes for ``timeout_s`` seconds.
 
-    Raises EOFError or OSError at the end of the channel, and GarbageError.
+    Raises EOFError or OSError at the end of the channel, and GarbageError, also for a message that stays unfinished.
     """
     if not connection.poll(timeout_s):
         return None
+    # Behind the length, as Connection.send_bytes writes it. Its recv_bytes would wait for the rest for ever.
+    (length,) = struct.unpack("!i", _read(connection, 4))
+    if not 0 <= length <= _LONGEST_BYTES:
+        raise GarbageError
     try:
-        name, values = msgspec.msgpack.decode(connection.recv_bytes(_LONGEST_BYTES))
+        name, values = msgspec.msgpack.decode(_read(connection, length))
         message: Message = msgspec.convert(values, _KINDS[name])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise GarbageError from error
-    except OSError as error:
-        if connection.readable:
-            raise
-        raise GarbageError from error  # a message too long closes a connection for reading
     return message
+
+
+def _read(connection: Connection, length: int) -> bytes:
+    """The next bytes of a message that has begun."""
+    content = bytearray()
+    while len(content) < length:
+        if not connection.poll(_STOPPED_S):
+            raise GarbageError("the process stopped in the middle of a message")
+        if not (part := os.read(connection.fileno(), length - len(content))):
+            raise EOFError
+        content += part
+    return bytes(content)
 
 
 def _builtin(value: Any) -> Any:

@@ -271,21 +271,23 @@ class _Patch:
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
         plan, arguments = step.plan, ", ".join(step.compiled_with())
-        if (calls := self._places("compile call")) and (
-            mode := self.facts.current.get("compile.mode", "none")
-        ) != "none":
-            # The script compiles the model itself: its own call says the mode, or that it is off.
-            as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")
+        if plan.freezing:
+            self._switches("torch._inductor.config.freezing = True\n")
+            self.files[self.script].imports.append("import torch._inductor.config")
+        mode, calls = self.facts.current.get("compile.mode", "none"), self._places("compile call")
+        if (
+            calls and mode != "none"
+        ):  # the script compiles the model itself: its own call says the mode, or that it is off
             whole = dict(one.split("=", 1) for one in step.compiled_with())
-            default = {} if mode == "default" else {"mode": "None" if "options" in whole else '"default"'}
+            default = {"mode": "None"} if "options" in whole else {} if mode == "default" else {"mode": '"default"'}
+            as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")
             self.give(calls[0].kind, {**default, **whole} if as_whole else {"disable": "True"})
+            if plan.compile_scope == "with_loss":
+                raise _NotHereError("the script compiles the model itself; it stays compiled without its loss")
             if as_whole:
                 return
         if plan.compiles_with == "none":
             return
-        if plan.freezing:
-            self._switches("torch._inductor.config.freezing = True\n")
-            self.files[self.script].imports.append("import torch._inductor.config")
         if plan.compile_scope == "with_loss":
             with self._or_left_out("compile.scope: with_loss"):
                 self._compiled_with_loss(arguments)

@@ -10,10 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import psutil
 
@@ -46,9 +47,9 @@ def prepare() -> None:
     folder = str(scratch_folder())
     # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
     safe = {} if household.SAFE_PATH in os.environ else {household.SAFE_PATH: household.OURS}
-    # The tracker would warn of semaphores of killed trials, which it cleans up. Where the app is on the screen,
-    # sys.stderr has no descriptor that the tracker could inherit.
-    with contextlib.redirect_stderr(None), environment({**safe, "PYTHONWARNINGS": "ignore:resource_tracker"}):
+    # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
+    aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
+    with aside, environment(safe):
         resource_tracker.ensure_running()
     if _is_running():
         return
@@ -128,3 +129,20 @@ def _kill() -> None:
         until = time.monotonic() + 1.0
         while _is_running() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S / 5)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """In this context, discard the standard error of a process that is started.
+
+    A target may write to the resource tracker's descriptor, and the tracker prints a traceback for each such line. It
+    also warns on the user's terminal about semaphores of killed trials, which it cleans up.
+    """
+    kept = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -81,6 +81,7 @@ class Trial:
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
+        self._kills_before = out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -218,6 +219,8 @@ class Trial:
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
+        if self._kills_before is not None and out_of_memory_kills() == self._kills_before:
+            return self._ended(Outcome.CRASHED, f"{ended} (not by the system: there was memory left)", _SENT)
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
@@ -252,6 +255,15 @@ class Trial:
             # The group does not exist before the child's first instruction, nor after its last.
             if process.is_alive():
                 process.kill()
+
+
+def out_of_memory_kills() -> int | None:
+    """Count of processes killed by the kernel for lack of memory since it started; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:

@@ -325,6 +325,8 @@ def _decoding(dataset: Any) -> tuple[str, bool]:
         reduced = decoded(dataset, "reduced")
     except ValueError as error:
         return str(error), False
+    except Exception as error:  # whatever a dataset of the user's does when it is asked or copied
+        return f"the dataset cannot be copied: {type(error).__name__}", False
     while not hasattr(reduced, "loader"):
         reduced = reduced.dataset
     resize, ratios = reduced.transform.transforms[0], [0.0]

@@ -209,8 +209,7 @@ class Stages:
         components = parts.components
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.kind.inspects:
-            if not batches:
-                raise draws.no_batch()
+            draws.check_batches(batches, of_loader=components.has_loader)
             facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
             self.channel.send(Inspected(facts, versions(), imported_sources()))
         return batches

@@ -113,8 +113,10 @@ def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
     tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
 
     def make(size: int) -> Any:
-        made = whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model)
-        return made if count == 1 else tuple(made.clone() for _ in range(count))
+        made = (
+            whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model) for _ in range(count)
+        )
+        return next(made) if count == 1 else tuple(made)
 
     return make
 

@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
 from advisor.inlined.decoding import ReducedResize, decoded
+from advisor.trial.inspection import _decoding
 
 USUAL = transforms.Compose(
     [
@@ -152,3 +153,18 @@ def test_other_datasets_are_left_alone(make, said, tmp_path):
     for how in ("torchvision", "reduced"):
         with pytest.raises(RefusedError, match=said):
             applied("image_decode", how, loader)
+
+
+class Passes:
+    """A wrapper that asks the dataset inside for all that it lacks, also while it is copied."""
+
+    def __init__(self, inside):
+        self.inside = inside
+
+    def __getattr__(self, name):
+        return getattr(self.inside, name)
+
+
+def test_a_dataset_that_cannot_be_copied_is_read_as_it_is():
+    inside = type("Files", (), {"loader": staticmethod(default_loader), "transform": USUAL})()
+    assert _decoding(Passes(inside)) == ("the dataset cannot be copied: RecursionError", False)

@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
+from advisor.process import channel
 from advisor.process.channel import GarbageError, receive_message, send_message
 from advisor.records import Activity, Block, BlockDone, Finished, Outcome, TrialResult
 
@@ -50,4 +51,17 @@ def test_garbage_is_no_message(ends, garbage):
     ours, theirs = ends
     os.write(theirs.fileno(), garbage)
     with pytest.raises(GarbageError, match="file descriptor"):
+        receive_message(ours)
+
+
+@pytest.mark.parametrize("part", [b"\0\0", b"\0\0\0\x09\x92\xa6For"], ids=["of the length", "of the content"])
+@pytest.mark.parametrize("dies", [True, False])
+def test_half_a_message_blocks_nobody(ends, part, dies, monkeypatch):
+    """A sender that dies closes its end; where one of its children has that too, or it hangs, nothing more comes."""
+    monkeypatch.setattr(channel, "_STOPPED_S", 0.1)
+    ours, theirs = ends
+    os.write(theirs.fileno(), part)
+    if dies:
+        theirs.close()
+    with pytest.raises(EOFError if dies else GarbageError):
         receive_message(ours)

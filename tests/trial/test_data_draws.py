@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 from advisor.errors import TargetError
 from advisor.step.loader import rebuild
-from advisor.trial.measurement.draws import probe_batches
+from advisor.trial.measurement.draws import check_batches, probe_batches
 
 
 class Noisy(Dataset):
@@ -53,3 +53,16 @@ class Own(DataLoader):
 def test_a_loader_that_cannot_be_made_anew_is_read_as_it_is():
     assert len(probe_batches(Own(torch.arange(6), 1), 0)) == 3
     assert len(probe_batches(DataLoader(Stream(), batch_size=4), 0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "problem"),
+    [
+        ([], "yields no batch"),
+        ([torch.ones(2), []], "batch 2 of the DataLoader is empty"),
+        ([torch.ones(0, 2)], "batch 1 of the DataLoader holds no sample"),
+    ],
+)
+def test_batches_that_no_step_can_run_on_are_the_targets_fault(batches, problem):
+    with pytest.raises(TargetError, match=problem):
+        check_batches(batches, of_loader=True)

@@ -260,7 +260,8 @@ class Bench:
         failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)
         result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
-        if result.outcome is Outcome.OUT_OF_MEMORY and not self.has_compiled_beside():
+        collides = result.outcome is Outcome.FAILED and bool(self.why_not_built_once)
+        if (result.outcome is Outcome.OUT_OF_MEMORY or collides) and not self.has_compiled_beside():
             self.end_compiling_beside()
             self.warming_up_s += budget.spent_s - started
             started = budget.spent_s

@@ -5,7 +5,7 @@ import copy
 import itertools
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from torch.utils.data import DataLoader
 from advisor.errors import RefusedError, TargetError
 from advisor.files.paths import is_library
 from advisor.recipe.plan import StepPlan
+from advisor.step.batch import tensors_of
 from advisor.step.loader import length_of, rebuild
 from advisor.step.prefetch import is_loader, loop_loader
 from advisor.workloads.draws import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
+from advisor.workloads.loop import describe
 
 # The first steps, whose results are compared, and the most seconds that they and their batches take.
 PROBE_STEPS = 5
@@ -69,6 +71,22 @@ def _copy_of(dataset: Any) -> Any:
             copied.dataset = _copy_of(dataset.dataset)
         return copied
     return dataset
+
+
+def check_batches(batches: list[Any], *, of_loader: bool) -> None:
+    """Raise TargetError if the first batches contain nothing to run a step on."""
+    if not batches:
+        raise no_batch()
+    for turn, batch in enumerate(batches, 1):
+        which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
+        tensors = list(tensors_of(batch))
+        if batch is None or (isinstance(batch, Mapping | list | tuple) and not batch):
+            raise TargetError(f"{which} is empty ({batch!r}).", "Check the collate function: it has to return samples.")
+        if tensors and not any(tensor.numel() for tensor in tensors):
+            raise TargetError(
+                f"{which} holds no sample: {describe(batch)}.",
+                "Give batches of at least one sample; leave out the empty ones in the sampler or the collate function.",
+            )
 
 
 def no_batch() -> TargetError:

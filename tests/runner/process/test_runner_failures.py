@@ -1,5 +1,6 @@
 """Trials that fail, hang or are cancelled: each ends in a result, and with it its whole group."""
 
+import itertools
 import re
 import threading
 import time
@@ -33,7 +34,6 @@ FAILING = {
     "memory of a build": (building(NO_ROOM), MEMORY, "no room"),
     "memory of a step": (in_step(NO_ROOM), MEMORY, "no room"),
     "PyTorch's memory": (in_step("return x * torch.empty(2**60)[0]"), MEMORY, "can't allocate memory: you tried"),
-    "the system's memory": (building("os.kill(os.getpid(), 9)"), MEMORY, "the trial process was ended by SIGKILL"),
     "another program": (building("os.kill(os.getpid(), 15)"), Outcome.CRASHED, ".* by SIGTERM", "run again"),
     "an exit": (building("os._exit(3)"), Outcome.CRASHED, "the trial process ended with exit code 3", "as os._exit"),
     "SystemExit": (in_step("raise SystemExit('no data')"), Outcome.FAILED, "", FIX, "raise SystemExit"),
@@ -76,6 +76,15 @@ def test_a_crash_names_the_signal(trial):
     assert before == "before\n"
     assert re.match(r'  File ".*ctypes.*", line \d+ in string_at\n  File ".*target.py", line \d+ in build\n', calls)
     assert "total:" not in calls
+
+
+@pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
+def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monkeypatch, kills):
+    monkeypatch.setattr("advisor.runner.trial_process.out_of_memory_kills", lambda: next(kills))
+    result, _ = trial(building("os.kill(os.getpid(), 9)"))
+    by_another = next(kills) == 3
+    assert result.outcome is (Outcome.CRASHED if by_another else Outcome.OUT_OF_MEMORY)
+    assert "SIGKILL" in result.reason
 
 
 def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
