@@ -96,6 +96,7 @@ class MainScreen(Screen[object]):
             return
         self._switcher.current = self._navigation.shown = view_id
         self.draw()
+        self.post_message(self.Ticked())  # which draws what waits to be drawn
         self.focus_view()
 
     def draw(self) -> None:
