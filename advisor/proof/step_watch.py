@@ -47,7 +47,7 @@ class StepWatch:
         optimizers = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
         optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._step(id(optimizer)))
         backward, scale, graphs = torch.Tensor.backward, torch.amp.GradScaler.scale, torch.cuda.CUDAGraph
-        capture_begin, capture_end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
+        capture_end, replay = graphs.capture_end, graphs.replay
 
         def noted_backward(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._scaled:
@@ -61,12 +61,8 @@ class StepWatch:
                 self._scaled = True
             return scale(scaler, outputs)
 
-        def noted_capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._recorded = []
-            return capture_begin(graph, *args, **kwargs)
-
         def noted_capture_end(graph: Any) -> Any:
-            graph.optimizers = self._recorded
+            graph.optimizers, self._recorded = self._recorded, []  # also where the capture has failed
             return capture_end(graph)
 
         def noted_replay(graph: Any) -> Any:
@@ -76,7 +72,7 @@ class StepWatch:
             return result
 
         torch.Tensor.backward, torch.amp.GradScaler.scale = noted_backward, noted_scale
-        graphs.capture_begin, graphs.capture_end, graphs.replay = noted_capture_begin, noted_capture_end, noted_replay
+        graphs.capture_end, graphs.replay = noted_capture_end, noted_replay
 
     def _loss(self, tensor: Any) -> None:
         if self._losses >= LOSSES or tensor.numel() != 1 or self._is_capturing():

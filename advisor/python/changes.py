@@ -14,13 +14,13 @@ from pathlib import Path
 from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
+from advisor.inlined.code import MOST_LINES, reviewable
 from advisor.python import template
 from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
 from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.code import MOST_LINES, reviewable
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
 
 _MARK = "# perf-advisor:"

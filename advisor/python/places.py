@@ -21,8 +21,17 @@ from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
-from advisor.python.positions import Loop, value_of
-from advisor.python.trees import blocks, bound_by, bound_in, clears, name_called, names_called, tree_of_file
+from advisor.python.trees import (
+    Loop,
+    blocks,
+    bound_by,
+    bound_in,
+    clears,
+    name_called,
+    names_called,
+    tree_of_file,
+    value_of,
+)
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))

@@ -1,9 +1,13 @@
 """Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
 
 import ast
+import contextlib
 import functools
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Loop = ast.For | ast.AsyncFor | ast.While
 
 
 def bound_in(part: ast.AST) -> set[str]:
@@ -74,3 +78,17 @@ def names_called(node: ast.AST) -> set[str]:
 def name_called(call: ast.Call) -> str:
     """The last part of a call's name: ``step`` of ``optimizer.step()``."""
     return ast.unparse(call.func).rpartition(".")[2]
+
+
+def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        return getattr(value_of(expression.value, names), expression.attr, None)
+    if isinstance(expression, ast.Subscript):
+        inside = expression.slice
+        key = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
+        with contextlib.suppress(TypeError, KeyError, IndexError):
+            return value_of(expression.value, names)[key]
+    return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from advisor.recipe.code import code_of, names_in
+from advisor.inlined.code import code_of, names_in
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
 from advisor.records.kinds import DEVICES

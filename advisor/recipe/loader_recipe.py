@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from advisor.figures.formatting import format_percent
+from advisor.inlined.code import names_in
 from advisor.recipe import Components, Recipe, Stage, code_of
-from advisor.recipe.code import names_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 # Smallest share of a step that phases must take for a gain to be visible. Unitless.

@@ -53,22 +53,12 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """The modules of installed libraries that building a target imported, and the environment that it set for them."""
-
-    modules: tuple[str, ...]
-    environment: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class BuilderReady:
-    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can.
-
-    ``imported`` is for another builder, which only imports; None without a problem, and where building failed.
-    """
+    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
 
     problem: str = ""
-    imported: Imported | None = None
+    modules: tuple[str, ...] = ()  # of libraries that building imported, where there is a problem
+    environment: dict[str, str] = field(default_factory=dict)  # that building set, as these modules may read it
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.process.channel import receive_message, send_message
 from advisor.process.household import kill
 from advisor.process.stacks import innermost_calls
-from advisor.records import BuilderReady, Forked, ForkEnded, Imported, TargetSpec, TrialKind, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
 
@@ -61,11 +61,11 @@ class Builder:
     that has reported last: the next one waits for its end before it takes memory.
     """
 
-    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: Imported | None = None) -> None:
+    def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: BuilderReady | None = None) -> None:
         self.target = target
         self.seed = seed
         self.usable = False
-        self.imported: Imported | None = None
+        self.imported: BuilderReady | None = None
         self._log_path = log_path
         self._ends: dict[int, int | None] = {}
         self.leaving: ForkedTrial | None = None
@@ -116,7 +116,7 @@ class Builder:
             while time.monotonic() < until and not cancelled():
                 ready = receive_message(self._connection, _LOOK_EVERY_S)
                 if isinstance(ready, BuilderReady):
-                    self.usable, self.imported = not ready.problem, ready.imported
+                    self.usable, self.imported = not ready.problem, ready if ready.modules else None
                     return ready.problem
             if self.pid is not None and not cancelled():
                 innermost_calls(self.pid, self._log_path)  # for who reads the log
@@ -178,7 +178,7 @@ class Builder:
             self._process.join(1.0)
 
 
-def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Imported | None) -> None:
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     try:
         from advisor.trial.builder import builder_main

@@ -29,7 +29,7 @@ from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.meanwhile import environment, replaced
 from advisor.process.streams import redirect_output
-from advisor.records import BuilderReady, Forked, ForkEnded, Imported, TargetSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec
 from advisor.trial.main import trial_main
 from advisor.trial.measurement.draws import seed_all
 from advisor.workloads.entrypoint import load_target, one_line
@@ -53,7 +53,7 @@ _LOOK_EVERY_S = 0.02
 
 
 def builder_main(
-    target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: Imported | None = None
+    target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None = None
 ) -> None:
     """Build the target, say whether trials can be forked from it, and fork one for each spec that comes.
 
@@ -70,7 +70,7 @@ def builder_main(
         return
     new = tuple(name for name in list(sys.modules) if name not in modules and _is_installed(name))
     changed = {name: value for name, value in os.environ.items() if variables.get(name) != value}
-    send_message(connection, BuilderReady(problem, Imported(new, changed) if problem and new else None))
+    send_message(connection, BuilderReady(problem, new, changed) if problem else BuilderReady())
     if not problem:
         gc.collect()
         gc.freeze()  # in forks, until their first step, the collector looks at their own objects only
@@ -84,7 +84,7 @@ def _is_installed(name: str) -> bool:
     return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
 
 
-def _build(target: TargetSpec, seed: int, imports: Imported | None) -> tuple[Loop | None, int, str]:
+def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
     """The workload, the number of PyTorch's threads in its trials, and the reason against forking this process.
 
     PyTorch computes with one thread meanwhile, even if the target asks for more: its pool does not survive a fork, and

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.python.positions import COUNTED
 from advisor.python.trees import tree_of
 from advisor.records import Place
 from advisor.workloads.scripts.found import FoundLoop, NoLoopError, position_in, training_loop
 from advisor.workloads.scripts.plain import workload_of
+from advisor.workloads.scripts.reads import COUNTED
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
 from advisor.workloads.scripts.seen import Seen
 

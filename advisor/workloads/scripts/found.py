@@ -12,11 +12,11 @@ from typing import Any
 from torch.optim import Optimizer
 
 from advisor.python.places import scope_of
-from advisor.python.positions import Loop, position_of, value_of
-from advisor.python.trees import bound_in, clears, names_called, tree_of_file
+from advisor.python.trees import Loop, bound_in, clears, names_called, tree_of_file, value_of
 from advisor.step.loader import length_of
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.heads import Head, functions_that
+from advisor.workloads.scripts.reads import position_of
 from advisor.workloads.scripts.running import ScriptStep
 from advisor.workloads.scripts.seen import Seen, Where
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from types import CodeType
 from typing import Any, ClassVar
 
-from advisor.python.positions import within
 from advisor.python.trees import names_called
+from advisor.workloads.scripts.reads import within
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})

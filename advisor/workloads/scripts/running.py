@@ -28,8 +28,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.errors import TargetError
 from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
-from advisor.python.positions import Iterators
 from advisor.workloads.scripts.files import writing_aside
+from advisor.workloads.scripts.reads import Iterators
 
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16

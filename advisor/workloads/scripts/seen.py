@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
 from advisor.python.places import Pass
-from advisor.python.positions import Iterators
 from advisor.records import Place
+from advisor.workloads.scripts.reads import Iterators
 from advisor.workloads.scripts.running import Pause, Script
 
 

@@ -19,12 +19,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.python.places import scope_of
-from advisor.python.positions import COUNTED, reads_once, value_of
-from advisor.python.trees import blocks, bound_in, clears, name_called
+from advisor.python.trees import blocks, bound_in, clears, name_called, value_of
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.found import FoundLoop, is_in_some_rounds, position_in
+from advisor.workloads.scripts.reads import COUNTED, reads_once
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]

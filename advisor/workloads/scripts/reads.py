@@ -2,11 +2,12 @@
 
 import ast
 import contextlib
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from types import CodeType
 from typing import Any
 
-Loop = ast.For | ast.AsyncFor | ast.While
+from advisor.python.trees import Loop, value_of
+
 # An iterator over a loader that a script made while it was watched, which has no workers: its loader.
 Iterators = MutableMapping[Any, Any]
 # Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
@@ -53,20 +54,6 @@ def within(value: Any) -> tuple[Any, bool]:
         if not name:
             return value, counts
         value = getattr(value, name)
-
-
-def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
-    if isinstance(expression, ast.Name):
-        return names.get(expression.id)
-    if isinstance(expression, ast.Attribute):
-        return getattr(value_of(expression.value, names), expression.attr, None)
-    if isinstance(expression, ast.Subscript):
-        inside = expression.slice
-        key = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
-        with contextlib.suppress(TypeError, KeyError, IndexError):
-            return value_of(expression.value, names)[key]
-    return None
 
 
 def reads_once(loop: Loop, code: CodeType, reads: Iterable[tuple[CodeType, int]]) -> bool:
