@@ -12,7 +12,6 @@ import importlib
 import multiprocessing
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ import psutil
 import torch
 
 from advisor.figures.formatting import format_first
+from advisor.files.paths import is_library
 from advisor.machine.host import usable_cores
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
@@ -68,7 +68,8 @@ def builder_main(
     except BaseException as error:  # the trials will meet and report it
         send_message(connection, BuilderReady(one_line(error)))
         return
-    new = tuple(name for name in list(sys.modules) if name not in modules and _is_installed(name))
+    files = {name: getattr(one, "__file__", None) for name, one in [*sys.modules.items()] if name not in modules}
+    new = tuple(name for name, file in files.items() if file and is_library(file))
     changed = {name: value for name, value in os.environ.items() if variables.get(name) != value}
     send_message(connection, BuilderReady(problem, new, changed) if problem else BuilderReady())
     if not problem:
@@ -76,12 +77,6 @@ def builder_main(
         gc.freeze()  # in forks, until their first step, the collector looks at their own objects only
         on_gpu = target.device != "cpu" and torch.cuda.device_count() > 0
         _serve(connection, loop, threads, imports_compiler=on_gpu and usable_cores() >= _FEWEST_CORES)
-
-
-def _is_installed(name: str) -> bool:
-    """Whether a module belongs to an installed library, and not to the user's own files."""
-    file = getattr(sys.modules[name], "__file__", None) or ""
-    return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
 
 
 def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
@@ -142,7 +137,7 @@ def _started_threads(before: frozenset[int]) -> list[str]:
     while True:
         pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
         names: list[str] = []
-        for number in _thread_ids() - before:
+        for number in sorted(_thread_ids() - before):
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                 thread = psutil.Process(number)
                 idle = thread.status() == psutil.STATUS_SLEEPING and not thread.name().startswith(_PYTORCHS)

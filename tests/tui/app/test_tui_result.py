@@ -295,7 +295,7 @@ QUESTIONS = {
         "what changes results": ["changed", "☐!"],
         "is it certain": ["2.32–2.37, confirmed"],  # noqa: RUF001
     },
-    "end": {"what was not tried, and why": ["5 not applicable", "float8: "]},
+    "end": {"what was not tried, and why": ["4 not applicable", "float8: "]},
     "4": {
         "what do I type now": ["run your training with train.tuned.yaml"],
         "what changed in my file": ["-amp: none", "+amp: bfloat16"],
