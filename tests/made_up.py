@@ -160,7 +160,7 @@ def known_of(
 
 
 def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, **options: object) -> Known:
-    """What is known after these runs, as pairs of settings and results; the search works on ``stack``."""
+    """The knowledge after these runs, as pairs of settings and results; the search works on ``stack``."""
     known = known_of(**options)
     for settings, result in runs:
         known = replace(known, judge=known.judge.with_run(settings, result))

@@ -1,1 +1,1 @@
-"""What recipes do to models and datasets: modules that import nothing of this package, for exported code holds them."""
+"""Changes of models and datasets by recipes. Exported code contains these modules: they import nothing of ours."""

@@ -320,7 +320,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
 
 
 def _decoding(dataset: Any) -> tuple[str, bool]:
-    """Why a dataset cannot decode its files in another way, and whether one of the first could be reduced to a half."""
+    """The reason that a dataset cannot decode its files in another way, and whether it has files of twice the size."""
     try:
         reduced = decoded(dataset, "reduced")
     except ValueError as error:

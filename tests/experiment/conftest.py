@@ -1,4 +1,4 @@
-"""What all sessions of these tests share: nobody else uses the machine, whoever does."""
+"""All sessions of these tests run as on a quiet machine."""
 
 import pytest
 

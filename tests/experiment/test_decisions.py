@@ -1,4 +1,4 @@
-"""What the person accepts and rejects steers a session on fake trials, and all that is written of it."""
+"""Decisions of the person steer a session on fake trials, and all that is written of it."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a session takes over: the events of an interrupted one, and hints of the last one of the workload."""
+"""A session takes over the events of an interrupted one, and hints of the last one of the workload."""
 
 from dataclasses import replace
 

@@ -128,7 +128,7 @@ def position_in(loop: FoundLoop, seen: Seen) -> str | None:
 
 
 def numbers() -> GivenBatches:
-    """What a step is called with that makes its batches itself."""
+    """The argument of a step that makes its batches itself."""
     return GivenBatches(itertools.count, "the script's own loop")
 
 

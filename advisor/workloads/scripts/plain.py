@@ -93,7 +93,7 @@ def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]
 
 
 def _beside(seen: Seen, fate: str) -> list[str]:
-    """What becomes of the updates of other optimizers, as of the generator around the loop of a critic."""
+    """A sentence on the updates of other optimizers, such as the generator's around the loop of a critic."""
     others = _other_optimizers(loops_around_update(seen), seen)
     return [f"updates by {type(one).__name__} around this loop {fate}" for one in others]
 
