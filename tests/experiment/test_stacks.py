@@ -314,3 +314,8 @@ def test_where_no_graph_can_hold_the_step_the_compilers_own_graphs_do():
     assert known_of(replace(facts, workload=replace(facts.workload, models=2))).compiles == COMPILED.settings
     already = {"compile.mode": "default"}
     assert known_of(replace(facts, workload=replace(facts.workload, current=already))).compiles == known.compiles
+
+
+def test_who_leaves_out_graphs_gets_none_of_the_compilers():
+    facts = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
+    assert known_of(facts, skip=("step_graph",)).compiles == COMPILED.settings

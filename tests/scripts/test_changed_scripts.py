@@ -302,6 +302,16 @@ class TestPlaces:
         text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
         assert expected in text
 
+    def test_an_optimizer_whose_name_the_step_binds_is_not_captured(self, tmp_path):
+        path = tmp_path / "train.py"
+        step = "loss = (model(x) - y).abs().mean()\n    optimizer.zero_grad()\n    loss.backward()\n"
+        updates = "    for one in [optimizer]:\n        one.step()\n"
+        path.write_text(f"{HEAD}for x, y in loader:\n    {step}{updates}")
+        loop = load_target(TargetSpec(path.name, str(tmp_path), device="cpu"))
+        patched = patched_files(load_catalog(()), {"step.cuda_graph": True}, facts_of(loop, "cuda"), str(path))
+        assert "CapturedStep(" not in patched.files[str(path)].decode()
+        assert len(patched.left_out) == 1
+
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")
         pytest.importorskip("transformers")

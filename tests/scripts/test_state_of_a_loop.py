@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from advisor.trial.timed_loop import set_mode
+from advisor.workloads.scripts import files
 from advisor.workloads.scripts.draft import draft_of
 from advisor.workloads.scripts.running import Script
 from scripts.steps import HEAD, STEP, batches
@@ -334,3 +335,11 @@ def test_the_inference_mode_of_a_paused_script_is_its_own():
         (2 * torch.ones(1, requires_grad=True)).backward()
     assert seen == [(True, False)] * 3
     assert not torch.is_inference_mode_enabled()
+
+
+def test_a_file_too_large_to_copy_is_opened_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_COPIED", 3)
+    (tmp_path / "train.bin").write_bytes(b"many tokens")
+    with files._open_aside(open, tmp_path / "train.bin", "r+b") as file:
+        assert file.read() == b"many tokens"
+    assert tmp_path / "train.bin" not in files._written
