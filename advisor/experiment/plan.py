@@ -188,9 +188,9 @@ class Plan:
         usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
         if "step_graph" in self.skipped and "step_graph" not in self.request.skip and not self.request.only:
             usual += {(COMPILE_MODE, "reduce-overhead")} & proposed
-        wanted = settings.merged(dict(usual))
         if not usual:
             return settings
+        wanted = settings.merged(dict(usual))
         tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
         return wanted if self.catalog.conflict(tuned) else tuned
 

@@ -1,9 +1,8 @@
 """The fork server's process: it imports once what all trials need.
 
 Nothing here may initialise CUDA or start threads: the fork server forks after it. The fork server ignores Ctrl+C, which
-is meant for the session; so do its children until each leads its own process group. Processes that leave their trial's
-group, as daemons do, become the fork server's children (on Linux) and end with it. When the session's process dies, the
-kernel tells the fork server.
+is meant for the session; so do its children until each leads its own process group. Its other duties are in
+``process/adoption.py``.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""What a recipe does to the objects, the process, the plan and the step; and that the code which it shows does so."""
+"""Effects of a recipe on the objects, the process, the plan and the step; the code that it shows has the same ones."""
 
 import pytest
 import torch

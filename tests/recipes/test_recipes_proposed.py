@@ -1,4 +1,4 @@
-"""What recipes propose for a workload, or why they propose nothing; what they say of it, and what conflicts."""
+"""Proposals of recipes for a workload, or the reasons for none; their texts and conflicts."""
 
 import importlib
 from dataclasses import replace

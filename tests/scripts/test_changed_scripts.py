@@ -204,7 +204,7 @@ def test_what_is_written_where(name, tmp_path):
 
 
 class TestPlaces:
-    """What a diff of one file does not show."""
+    """Changes of several files, and of calls that no diff of one file shows."""
 
     def test_a_helper_that_makes_the_model_in_another_file_stays_as_it_is(self, written, tmp_path):
         (tmp_path / "model_file.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(1, 1)\n")
