@@ -351,6 +351,9 @@ class Known:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
+        compiles = self.plan.catalog.compiles
+        if compiles(move.base) and not compiles(move.settings):
+            return {}  # the compiled form comes next: launches hide what half precision gains before
         return {} if why or not move.base else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:

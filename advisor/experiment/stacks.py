@@ -89,7 +89,8 @@ def needs_explaining(known: Known) -> bool:
         again = len(judge.runs.get(BASELINE, ()))
         if not (judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs):
             return False
-    stacks = (settings for settings in judge.runs if len(settings) > 1 and judge.measured_runs(settings))
+    whole = (settings for settings in judge.runs if len(settings) > 1 or settings == known.usual)
+    stacks = filter(judge.measured_runs, whole)
     return not all(permits(settings, judge.numerics(settings)) for settings in stacks)
 
 

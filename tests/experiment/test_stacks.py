@@ -30,6 +30,7 @@ from made_up import (
 from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.search import search
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
+from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Cause, Numerics, Outcome
 
 IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
@@ -185,6 +186,34 @@ def test_noise_of_dropout_makes_a_stack_usable_after_all():
     known = search(known_of(), trials)
     assert known.stack == WHOLE
     assert trials.settings_of(Kind.STACK) == [PLAIN, WHOLE]
+
+
+@pytest.mark.parametrize("seen_late", [False, True])
+def test_half_precision_that_launches_hide_is_judged_compiled(seen_late):
+    """A step of many launches with dropout: uncompiled, half precision gains less than TensorFloat-32."""
+
+    def speed(settings):
+        half, rounded = BF16.key in settings, TF32.key in settings
+        gained = (4.5 if half else 3.0) if CATALOG.compiles(settings) else 1.5 if half else 2.0 if rounded else 1.0
+        return replace(result_at(gained), losses=(1.3, 0.7) if half else (1.0, 0.9))
+
+    class Random(MadeUpTrials):
+        def measure(self, move, known):
+            evidence = super().measure(move, known)
+            if move.kind is Kind.CONTROL:
+                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
+            return evidence
+
+    known, trials = known_of(only=("autocast", "tf32", "compile")), Random(speed)
+    if seen_late:  # the compiled stack had to do without it at first
+        compiled = together(TF32, COMPILED)
+        judge = known.judge.with_run(compiled, trials.run(compiled)).with_run(
+            Settings(BF16.settings), trials.run(Settings(BF16.settings))
+        )
+        known = replace(known, judge=judge, stack=compiled)
+    known = search(known, trials)
+    assert {BF16.key, COMPILED.key} <= set(known.found)
+    assert seen_late or trials.settings_of(Kind.STACK) == [Settings(BF16.settings), together(BF16, COMPILED)]
 
 
 class Dropout(MadeUpTrials):
