@@ -49,6 +49,8 @@ def test_settings_are_told_apart():
     on_gpu = divide(settings, "cuda", {}, {"precision.autocast": "bfloat16"})
     assert list(on_gpu.elsewhere) == ["step.cuda_graph: true"]
     assert "a loop of your own" in on_gpu.elsewhere["step.cuda_graph: true"]
+    read = divide({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": str}, {"loop.loss_item": "every_step"})
+    assert read.elsewhere == {"loop.loss_item: never": "never"}
 
 
 def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
@@ -239,9 +241,10 @@ def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="TunedCallback")
         trained_by_transformers(tmp_path, [TunedCallback(path)], max_steps=1, **arguments(path))
-    switched_off = tuned("data.pin_memory: false\nparallel.find_unused_parameters: false\n")
-    # Both are on in a Trainer that is told nothing.
-    assert arguments(switched_off) == {"dataloader_pin_memory": False, "ddp_find_unused_parameters": False}
+    # All three are on in a Trainer that is told nothing.
+    off = tuned("data.pin_memory: false\nparallel.find_unused_parameters: false\nloop.loss_item: never\n")
+    named = {"dataloader_pin_memory": False, "ddp_find_unused_parameters": False, "logging_nan_inf_filter": False}
+    assert arguments(off) == named
 
 
 @pytest.mark.process

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.records import Mode, TargetSpec
+from advisor.records import Mode, TargetSpec, Value
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
@@ -185,7 +185,11 @@ def of_trainer(trainer: Any) -> Adapted:
     def compute_loss(model: nn.Module, batch: Any) -> Any:
         return trainer.compute_loss(model, dict(batch))
 
-    precision = "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else None
+    current: dict[str, Value] = {}
+    if arguments.bf16 or arguments.fp16:
+        current["precision.autocast"] = "bfloat16" if arguments.bf16 else "float16"
+    if arguments.logging_nan_inf_filter:  # it asks of each step's loss whether it is a number, and waits for the answer
+        current["loop.loss_item"] = "every_step"
     notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
     if arguments.gradient_accumulation_steps > 1:
         notes.append(f"each step is one of the {arguments.gradient_accumulation_steps} that the Trainer accumulates")
@@ -194,7 +198,7 @@ def of_trainer(trainer: Any) -> Adapted:
         data=loader,
         loss=compute_loss,
         optimizer=trainer.optimizer,
-        current={"precision.autocast": precision} if precision else {},
+        current=current,
         clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # as the Trainer reads it
         notes=notes,
         trainer="transformers",
