@@ -105,6 +105,9 @@ MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
         ("tf32", "high", gpu_facts(families=CONVOLUTIONS, **FEW_LINEAR), {}, 1.0),
         ("tf32", "high", gpu_facts(families={"recurrent": 2, "conv1d": 1}, **FEW_LINEAR), {}, 1.0),
         ("tf32", "high", gpu_facts(families={"conv1d": 16, "linear": 96}, **MANY_LINEAR), {}, 1.3),
+        # A vocabulary is worth padding, a layer of few outputs is not.
+        ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 50257),)), {}, 1.06),
+        ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 65),)), {}, 1.0),
         # Alone, the scope with the loss compiles, too.
         ("compile_scope", "with_loss", LARGE, COMPILED, 1.05),
         ("compile_scope", "with_loss", LARGE, {}, 1.3 * 1.05),
