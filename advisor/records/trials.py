@@ -282,6 +282,7 @@ class NumericsResult:
     baseline_from_reference: float | None = None  # the same of the baseline's
     as_baselines: bool = False  # as two runs of the baseline differ: nothing speaks against the class declared
     compared: bool = True
+    another_draw: float = 0.0  # relative: the most that other random numbers change, where the steps draw some
     score: Score | None = None  # judged by the session's bounds; None where none was taken
 
     @property

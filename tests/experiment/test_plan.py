@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from facts import adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts
-from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, known_of, known_with, result_at
+from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, found_by, known_of, known_with, product, result_at
 
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Move
@@ -111,6 +111,13 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
     off = next(candidate for candidate in plan.candidates if candidate.settings == {"infer.grad": "grad"})
     assert not plan.may_stack(off), "it is tried alone, to tell what not recording is worth"
     assert plan.usual_stack().get("infer.grad") is None, "not even by the weaker of the two"
+
+
+def test_what_ends_a_habit_stays_in_the_combination_that_it_was_measured_in():
+    facts = gpu_facts(current={"loop.loss_item": "every_step"})
+    speed = product(loss_sync=1.2, autocast=1.5)
+    known, _ = found_by(speed, facts, only=("loss_sync", "autocast"))
+    assert known.found == {"loop.loss_item": "never", **BF16.settings}
 
 
 @pytest.mark.parametrize(("foreign_cores", "threads"), [(30.0, 8), (20.0, 12), (10.0, None)])

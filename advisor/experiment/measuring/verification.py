@@ -170,9 +170,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
     seen, usual = stack.numerics, (stack.numerics.difference or 0.0) if stack.numerics else 0.0
     most = _MOST_OF_EXACT if seen is not None and seen.decisive is Numerics.EXACT else _MOST_DIFFERENT
+    another_draw = seen.another_draw if seen is not None else 0.0
     seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
     found = Verification(exported.path, seconds=seconds, difference=difference, compared=compared)
-    if difference is not None and not difference <= max(most, _MARGIN * usual, _MARGIN * between_starts):
+    if difference is not None and not difference <= max(most, another_draw, _MARGIN * max(usual, between_starts)):
         shown = format_percent(difference, digits=1)
         return replace(found, problem=f"its {compared} differ by {shown} from the loop's without it")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
