@@ -43,16 +43,7 @@ _CRASHED = (
 )
 _SENT = "Something outside perf-advisor ended it: run again."
 # Files, in the calls of a stack, of what speaks to other machines.
-_NETWORK = (
-    "/huggingface_hub/",
-    "/httpx/",
-    "/httpcore/",
-    "/urllib3/",
-    "/urllib/",
-    "/http/client.py",
-    "/requests/",
-    "/ssl.py",
-)
+_NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
 _NO_NETWORK = (
     "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
     "there is no answer."

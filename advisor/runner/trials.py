@@ -10,6 +10,9 @@ interpreter, where settings must be in its environment.
 
 import contextlib
 import math
+import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,10 +35,7 @@ class Runner:
         self._leaving_beside = contextlib.ExitStack()
         self.cancelled = False
 
-    @staticmethod
-    def prepare() -> None:
-        """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
-        fork_server.prepare()
+    prepare = staticmethod(fork_server.prepare)  # must come before an app takes the terminal
 
     def build_once(
         self,
@@ -104,9 +104,20 @@ class Runner:
         self._leaving_beside.close()
 
     @contextlib.contextmanager
+    def beside_stopped(self) -> Iterator[None]:
+        """Stop the background compilation, which slows steps; a shell lets it go on, also where this process dies."""
+        group = self._beside.pid if self._beside is not None else None
+        if group is None:
+            yield
+            return
+        with subprocess.Popen(["sh", "-c", f"read _; kill -CONT -{group}"], stdin=subprocess.PIPE):  # noqa: S603, S607
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(group, signal.SIGSTOP)
+            yield
+
+    @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
-
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None and self._builder.leaving is not None:
             self._builder.leaving.join(GRACE_S)
@@ -129,20 +140,16 @@ class Runner:
 
     def cancel(self) -> None:
         """End every live trial at once; trials asked for later are not started."""
-        with self._lock:
-            self.cancelled = True
-            live = list(self._live)
-        for trial in live:
-            trial.cancel()
+        self.cancelled = True
+        self.skip(beside=True)
 
-    def skip(self) -> None:
-        """End every live trial at once, except the background compilation. Later trials start as usual."""
+    def skip(self, *, beside: bool = False) -> None:
+        """End every live trial at once, the background compilation only ``beside``. Later trials start as usual."""
         with self._lock:
-            live = [trial for trial in self._live if trial is not self._beside]
+            live = [trial for trial in self._live if beside or trial is not self._beside]
         for trial in live:
             trial.cancel()
 
     def resume(self) -> None:
         """Allow trials again after :meth:`cancel`."""
-        with self._lock:
-            self.cancelled = False
+        self.cancelled = False

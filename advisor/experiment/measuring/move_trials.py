@@ -145,10 +145,12 @@ class MoveTrials:
                 evidence = self._profile(known)
             case Kind.REFERENCE:
                 evidence = self._reference(known)
-            case Kind.TURNS if may_be_side_by_side(known, move.settings):
-                evidence = side_by_side(self.bench, move.settings)
             case Kind.TURNS:
-                evidence = in_turn(self.bench, known, move.settings)
+                with self.bench.runner.beside_stopped():
+                    if may_be_side_by_side(known, move.settings):
+                        evidence = side_by_side(self.bench, move.settings)
+                    else:
+                        evidence = in_turn(self.bench, known, move.settings)
             case Kind.STACK if not self._is_compiled(move, known):
                 return None
             case _:

@@ -1,6 +1,9 @@
 """What compiles in a process beside the trials: real processes throughout."""
 
 import dataclasses
+import pickle
+import subprocess
+import sys
 import time
 
 import psutil
@@ -90,6 +93,49 @@ def test_it_ends_with_the_session(runner, specs, tmp_path, end):
     runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
     pid = pid_in(tmp_path)
     getattr(runner, end)()
+    assert gone(pid)
+
+
+def test_it_stands_still_while_the_turns_are_timed(runner, specs, tmp_path):
+    with runner.beside_stopped():  # nothing compiles
+        pass
+    runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
+    process = psutil.Process(pid_in(tmp_path))
+
+    def stands_still(expected):
+        until = time.monotonic() + SOON_S
+        while (process.status() == psutil.STATUS_STOPPED) is not expected and time.monotonic() < until:
+            time.sleep(0.02)
+        return process.status() == psutil.STATUS_STOPPED
+
+    with runner.beside_stopped():
+        assert stands_still(True)
+    assert not stands_still(False)
+
+
+STOPS_IT = """\
+import pickle, sys, time
+from advisor.runner.trials import Runner
+
+runner = Runner()
+runner.compile_beside(pickle.load(sys.stdin.buffer))
+sys.stdin.buffer.read(1)
+with runner.beside_stopped():
+    print("stopped", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_it_ends_with_a_session_that_is_killed_while_it_stands_still(specs, tmp_path):
+    spec = specs("beside", building(SLEEPS), kind=TrialKind.COMPILE)
+    with subprocess.Popen([sys.executable, "-c", STOPS_IT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as session:
+        session.stdin.write(pickle.dumps(spec))
+        session.stdin.flush()
+        pid = pid_in(tmp_path)
+        session.stdin.write(b".")
+        session.stdin.flush()
+        assert session.stdout.readline() == b"stopped\n"
+        session.kill()
     assert gone(pid)
 
 
