@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from facts import cpu_facts, profile_facts
@@ -58,6 +58,8 @@ class FakeTrials:
 
     def end_beside(self):
         pass
+
+    beside_stopped = nullcontext
 
     def cancel(self):
         self.cancelled = True

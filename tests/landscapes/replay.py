@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -112,6 +113,14 @@ class Replay:
         if beside.answer.fails:
             return beside.answer.result
         return TrialResult(Outcome.MEASURED, warmup_s=beside.warmup_s, wall_s=beside.wall_s)
+
+    @contextmanager
+    def beside_stopped(self) -> Iterator[None]:
+        """What compiles beside the trials stands still meanwhile."""
+        began = self.clock()
+        yield
+        if self._beside is not None:
+            self._beside = replace(self._beside, ends_at_s=self._beside.ends_at_s + self.clock() - began)
 
     def end_beside(self) -> None:
         """Nothing compiles beside the trials any more."""
