@@ -52,6 +52,29 @@ def _workload(name: str, title: str, family: str, folder: Path, *, target: str =
     return Workload(name, title, family, f"{folder / file}.py:{attribute or 'build'}", **options)
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a workload is measured.
+
+    ``timed_s`` is timed in each process; ``limit_s`` is the longest that a timing process may take. Caches and state
+    are below ``caches``, with a folder for each workload, which is deleted after it. With ``reuse`` a session that the
+    results hold is not run again.
+    """
+
+    results: Path
+    caches: Path
+    budget_s: int
+    command: str
+    timed_s: float = 1.0
+    limit_s: float = 150.0
+    reuse: bool = False
+    small: bool = False
+
+    def file_of(self, workload: Workload) -> Path:
+        """The file of a workload's result."""
+        return self.results / f"{workload.name}.json"
+
+
 WORKLOADS = {
     workload.name: workload
     for workload in (

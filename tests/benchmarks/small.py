@@ -7,9 +7,9 @@ from pathlib import Path
 FOLDERS = (Path(__file__).parents[1] / "gpu" / "workloads", Path(__file__).parent / "workloads")
 
 
-def module_of(file, kind="workload"):
-    """A file as a module that compilers can find again; ``kind`` tells files of one name apart."""
-    spec = importlib.util.spec_from_file_location(f"{kind}_{file.stem}", file)
+def module_of(file):
+    """A file as a module that compilers can find again."""
+    spec = importlib.util.spec_from_file_location(f"workload_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
