@@ -27,6 +27,8 @@ WIDTH = 16
 FLOAT32_TOLERANCE = 1e-3  # of the largest loss or output
 HALF_TOLERANCE = 5e-2
 HALF_ROUNDING = 2.0**-11  # of float16; TensorFloat-32 has the same
+# Settings that take parameters or buffers out of a model.
+LEAVES_STATE_OUT = {"model.conv_bias_before_norm", "model.fold_batch_norm"}
 OF_WORKERS = ("persistent_workers", "prefetch")
 OF_ADAM = ("compile_optimizer", "optimizer_memory")
 # What cannot run here, and how that is said.
@@ -93,10 +95,17 @@ def components(mode, *, adam=False, make_model=Net, device="cpu"):
     return Components(model, optimizer, DataLoader(data, batch_size=4, shuffle=True), plan, batch_size=4)
 
 
+def shapes_of(model):
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
 def run(mode, settings=(), **options):
     """The losses of five steps, or the outputs of all batches."""
     workload = components(mode, **options)
+    shapes = shapes_of(workload.model)
     apply_settings(CATALOG, workload, dict(settings))
+    after = shapes_of(workload.model)
+    assert after == shapes or ({*dict(settings)} & LEAVES_STATE_OUT and after.items() < shapes.items())
     step = captured(make_step(workload, nn.CrossEntropyLoss()))
     torch.manual_seed(1)
     results = []

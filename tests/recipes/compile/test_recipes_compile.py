@@ -21,7 +21,6 @@ from recipe_workload import Net
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.errors import UsageError
 from advisor.records import Mode
 from advisor.step.step import make_step
 
@@ -274,13 +273,6 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
     if way is not frozen_by_code:
         model.load_state_dict(saved)
         torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_settings_that_contradict_are_refused():
-    with pytest.raises(UsageError, match="cannot be combined"):
-        applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
-    with pytest.raises(UsageError, match="compiles in the mode default"):
-        applied(own_blocks(), {"compile.mode": "max-autotune", "compile.scope": "pointwise"})
 
 
 # --- a chunked loss -------------------------------------------------------------------------------------------
