@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from catalogue import WORKLOADS, Options, chosen
+from catalogue import SMALL_NAMES, WORKLOADS, Options, chosen
 from lanes import measure_in_lanes
 from tables import document
 
@@ -81,12 +81,13 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="measure only unfinished workloads")
     parser.add_argument("--timed", type=float, default=1.0, metavar="S", help="seconds timed in each process (1)")
-    parser.add_argument("--small", action="store_true", help="small sizes, to try this out without a GPU")
+    parser.add_argument("--small", action="store_true", help="some at small sizes, to try this out without a GPU")
     arguments = parser.parse_args()
+    among = SMALL_NAMES if arguments.small else WORKLOADS
     try:
-        arguments.chosen = chosen(arguments.workloads)
+        arguments.chosen = chosen(arguments.workloads, among=among)
     except KeyError as error:
-        parser.error(f"there is no workload or family {error.args[0]!r}; there are {', '.join(WORKLOADS)}")
+        parser.error(f"there is no workload or family {error.args[0]!r}; there are {', '.join(among)}")
     return arguments
 
 

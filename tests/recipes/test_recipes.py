@@ -126,7 +126,7 @@ def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
     if recipe.key.startswith(PARALLEL):
-        pytest.skip("it runs over ranks: tests/trial/process/test_ranks.py, tests/gpu/several_gpus.py")
+        pytest.skip("it runs over ranks: tests/ranks, tests/gpu/test_several_gpus.py")
     if value in ("regional", "blocks"):
         pytest.skip("this model repeats no block; a test of its own has one that does")
     if reason := refusal(recipe, value, components(mode_for(recipe), "cuda")):

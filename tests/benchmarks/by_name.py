@@ -1,10 +1,10 @@
 """The table of docs/results.md: models by name, as written, with bfloat16 and torch.compile, and after a session.
 
-python tests/benchmarks/models.py --lanes 8 --within 570 [NAME ...]
-python tests/benchmarks/models.py --render
+python tests/benchmarks/by_name.py --lanes 8 --within 570 [NAME ...]
+python tests/benchmarks/by_name.py --render
 
-Rows collect in models.csv, one for each model, mode and GPU; models that have a row are left out, so that the first
-command can be repeated until all are measured. Both write docs/results.md anew.
+Rows collect in by_name.csv, one for each model, mode and GPU; models that were measured are left out, so that the first
+command can be repeated until all are. Both write docs/results.md anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from processes import FailedError
 from session import PATIENCE_S, run_command
 from tables import one_line, table
 
-ROWS, PAGE = HERE / "models.csv", ROOT / "docs" / "results.md"
+ROWS, PAGE = HERE / "by_name.csv", ROOT / "docs" / "results.md"
 TIMM = """
     resnet18 resnet50 resnet101 resnext50_32x4d seresnet50 regnety_016 densenet121 efficientnet_b0 efficientnet_b2
     tf_efficientnetv2_s mobilenetv3_large_100 mobilevit_s ghostnet_100 convnext_tiny convnext_base convnextv2_tiny
@@ -65,7 +65,7 @@ HEAD = """# Models by name
 Each row is `perf-advisor NAME --mode MODE`: the step as the library builds the model, the speed-up with bfloat16
 autocast and `torch.compile` alone, and the one that a session finds in the seconds given, with its 95 % interval, its
 memory before and after, and its settings. The batch is the one that perf-advisor chooses. `python
-tests/benchmarks/models.py` writes this page.
+tests/benchmarks/by_name.py` writes this page.
 
 """
 COLUMNS = ("model", "mode", "batch", "as written", "bf16, compiled", "found", "memory", "settings")
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="measure nothing: write the page")
     given = parser.parse_args()
     rows, lock, ends = read_rows(), threading.Lock(), time.monotonic() + given.within
-    known = {(model, mode) for model, mode, _ in rows}
+    known = {(row["model"], row["mode"]) for row in rows.values() if not row["failed"]}
 
     def measure(target: str, mode: str, lane: int, folder: Path) -> None:
         if time.monotonic() + 2 * given.budget > ends:
