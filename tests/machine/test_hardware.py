@@ -186,26 +186,32 @@ def test_gpus_behind_a_switch_reach_each_other_over_all_their_nvlinks():
     assert link_rows(links) == [("all 3 pairs", "18 NVLinks")]
 
 
-def test_only_links_that_lead_to_the_other_gpu_count_where_they_are_direct():
-    library = FakeNvml(count=2)
+def to_the_other_gpu(library):
     other_end = lambda handle, link: SimpleNamespace(busId="gpu1" if link < 4 else "gpu7")  # noqa: E731
     library.answers["nvmlDeviceGetNvLinkRemotePciInfo"] = other_end
-    (link,) = links_of(library)
-    assert link.nvlinks == 4
 
 
-def test_gpus_without_nvlink_have_their_path_over_pcie():
-    library = FakeNvml(count=2)
+def without_nvlink(library):
     library.nvlinks = 0
-    assert link_rows(links_of(library)) == [("0-1", "no NVLink, PCIe across NUMA nodes")]
 
 
-def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():
+def without_answers(library):
     asked = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMemoryAffinity")
-    library = FakeNvml(count=2, refused=dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED))
-    hardware = inspect_hardware(nvml_of(library))
-    assert hardware.links == (GpuLink(0, 1),)
-    assert link_rows(hardware.links) == [("0-1", "no NVLink")]
+    library.refused = dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("change", "link"),
+    [
+        (to_the_other_gpu, GpuLink(0, 1, 4, "PCIe across NUMA nodes")),  # only links that lead there count
+        (without_nvlink, GpuLink(0, 1, path="PCIe across NUMA nodes")),
+        (without_answers, GpuLink(0, 1)),
+    ],
+)
+def test_the_link_of_a_pair(change, link):
+    library = FakeNvml(count=2)
+    change(library)
+    assert links_of(library) == (link,)
 
 
 def test_pairs_with_the_same_link_share_a_row():
