@@ -35,7 +35,7 @@ LIMIT_S = 600.0
 
 @dataclass(frozen=True)
 class Part:
-    """Modules that are mutated together, and the folders or files of their tests: those that fail fastest come first."""
+    """Modules that are mutated together, and the folders or files of their tests; what fails fastest comes first."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]

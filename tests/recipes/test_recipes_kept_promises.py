@@ -75,14 +75,14 @@ class Net(nn.Module):
 
 
 class Small(nn.Module):
-    """Repeated blocks of linear layers: a second or two of compiling."""
+    """Two formulas beside each other: a second or two of compiling."""
 
     def __init__(self):
         super().__init__()
-        self.stem, self.blocks, self.head = nn.Linear(18, WIDTH), nn.Sequential(Block(), Block()), nn.Linear(WIDTH, 10)
+        self.one, self.other = nn.Linear(108, 10), nn.Linear(108, 10)
 
     def forward(self, images):
-        return self.head(self.blocks(self.stem(images.flatten(2).flatten(1).unflatten(1, (6, 18)))).mean(1))
+        return torch.tanh(self.one(images.flatten(1))) + torch.sigmoid(self.other(images.flatten(1)))
 
 
 def components(mode, *, adam=False, make_model=Net, device="cpu"):

@@ -171,24 +171,20 @@ def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
     assert sum(block.samples for block in merged) == 24 * 4
 
 
-def test_measuring_steady_steps_takes_less_than_the_time_it_is_given(clock_of):
-    clock, _ = clock_of(0.002)
-    blocks = measure(clock, 0.002, 0.3)
-    assert sum(block.seconds for block in blocks) < 0.3
+@pytest.mark.parametrize(
+    ("step_s", "seconds", "at_least_s", "within_s"),
+    [
+        (0.002, 0.3, 0.0, (0.02, 0.29)),  # steady steps take less than they are given
+        (0.002, 0.1, 0.5, (0.45, 0.6)),  # but for those that are compared by their energy
+        (0.15, 0.01, 0.0, (0.149, 0.151)),  # one step that is very long ends it
+    ],
+)
+def test_how_long_steps_are_measured(clock_of, step_s, seconds, at_least_s, within_s):
+    clock, _ = clock_of(step_s)
+    blocks = measure(clock, step_s, seconds, at_least_s=at_least_s)
+    assert within_s[0] <= sum(block.seconds for block in blocks) <= within_s[1]
     assert all(block.samples == 4 * block.steps for block in blocks)
-    assert median(block.step_ms for block in blocks) == pytest.approx(2)
-
-
-def test_what_is_to_be_compared_by_energy_is_measured_for_a_while_however_steady_it_is(clock_of):
-    clock, _ = clock_of(0.002)
-    blocks = measure(clock, 0.002, 0.1, at_least_s=0.5)
-    assert sum(block.seconds for block in blocks) >= 0.45
-
-
-def test_measuring_very_long_steps_ends_with_what_there_is(clock_of):
-    clock, step = clock_of(0.15)
-    assert len(measure(clock, 0.15, 0.01)) == 1
-    assert step.steps == 1
+    assert median(block.step_ms for block in blocks) == pytest.approx(1e3 * step_s)
 
 
 @dataclass
@@ -230,24 +226,21 @@ def test_warming_up_ends_when_the_step_time_is_steady(clock_of):
     assert warm.step_s == pytest.approx(0.005)
 
 
-def test_a_step_that_never_settles_ends_at_the_limit(clock_of):
-    times = [0.002 + 0.001 * index for index in range(1000)]
-    clock, _ = clock_of(*times)
-    warm = warm_up(clock, limit_s=0.2)
-    assert not warm.steady
-    assert 0.2 < warm.seconds < 0.4
-
-
-def test_what_workers_have_ready_is_consumed_in_warming_up(clock_of):
-    clock, step = clock_of(0.001)
-    assert warm_up(clock, limit_s=20.0, at_least=150).steps >= 150
-    assert step.steps >= 150
-
-
-def test_a_step_longer_than_the_limit_is_run_once_when_the_probe_ran_some_before(clock_of):
-    clock, step = clock_of(0.05)
-    warm = warm_up(clock, limit_s=0.01, earlier=1)
-    assert (warm.steps, step.steps, warm.steady) == (1, 1, True)
+@pytest.mark.parametrize(
+    ("times", "options", "steps", "steady"),
+    [
+        ([0.002 + 0.001 * index for index in range(1000)], {"limit_s": 0.2}, range(19, 28), False),  # it never settles
+        ([0.001], {"limit_s": 20.0, "at_least": 150}, range(150, 400), True),  # what workers have ready is consumed
+        ([0.05], {"limit_s": 0.01, "earlier": 1}, range(1, 2), True),  # the probe ran one before
+        ([0.1], {"limit_s": 2.0, "earlier": 5, "earlier_step_s": 6.0}, range(5, 20), True),  # the earlier ones compiled
+    ],
+)
+def test_how_long_a_step_is_warmed_up(clock_of, times, options, steps, steady):
+    clock, step = clock_of(*times)
+    warm = warm_up(clock, **options)
+    assert warm.steps == step.steps
+    assert warm.steps in steps
+    assert warm.steady is steady
 
 
 @pytest.mark.parametrize(("earlier", "least_s", "most_s"), [(0, 2.1, 2.6), (10, 1.1, 1.6), (30, 0.0, 0.11)])
@@ -256,12 +249,6 @@ def test_the_steps_before_it_count_towards_the_limit_of_warming_up(clock_of, ear
     clock, _ = clock_of(*(0.1 * 1.1**place for place in range(40)))
     warm = warm_up(clock, limit_s=2.0, earlier=earlier, earlier_step_s=0.12)
     assert least_s <= warm.seconds <= most_s
-
-
-def test_an_earlier_step_that_compiled_does_not_end_the_warm_up(clock_of):
-    clock, _ = clock_of(0.1)
-    warm = warm_up(clock, limit_s=2.0, earlier=5, earlier_step_s=6.0)
-    assert warm.steps >= 5
 
 
 def test_precision_is_that_of_a_median_of_normal_values():
