@@ -46,9 +46,6 @@ def train_step(loss=None, model=None, **plan):
     return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cpu", **plan))
 
 
-# --- which values are tried -----------------------------------------------------------------------------------
-
-
 # --- how a step obeys -----------------------------------------------------------------------------------------
 
 
@@ -69,8 +66,9 @@ def test_habits_change_no_number(plan):
     assert [plain.run(x).item() for x in data] == [other.run(x).item() for x in data]
 
 
-@pytest.mark.parametrize("loss_item", ["never", "every_step", "accumulated"])
-@pytest.mark.parametrize("empty_cache", ["never", "every_step", "every_step_with_del"])
+@pytest.mark.parametrize(
+    ("loss_item", "empty_cache"), [("accumulated", "never"), ("every_step", "every_step_with_del")]
+)
 def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
     text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
     module = {}
