@@ -24,11 +24,7 @@ def test_every_field_of_a_gpu_is_filled():
     assert gpu.memory_used_bytes == 3 * GIB
     assert gpu.compute_capability == (9, 0)
     assert (gpu.power_limit_w, gpu.mig_enabled) == (700.0, False)
-
-
-def test_throttle_reasons_are_words_and_idling_is_not_one():
-    (gpu,) = inspect_hardware(nvml()).gpus
-    assert gpu.throttle_reasons == ("power cap", "hardware thermal slowdown")
+    assert gpu.throttle_reasons == ("power cap", "hardware thermal slowdown"), "idling is none"
 
 
 OPTIONAL = [
@@ -61,26 +57,26 @@ def test_what_a_driver_does_not_support_is_none(call):
     assert len(sample_gpus(context)) == 1
 
 
+def refusing(code):
+    return nvml(refused={"nvmlInit": code})
+
+
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("context", "words"),
     [
-        (FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver"),
-        (FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED, "not loaded"),
-        (FakeNvml.NVML_ERROR_NO_PERMISSION, "may not talk"),
-        (999, "code 999"),
+        (refusing(FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND), "no NVIDIA driver"),
+        (refusing(FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED), "not loaded"),
+        (refusing(FakeNvml.NVML_ERROR_NO_PERMISSION), "may not talk"),
+        (refusing(999), "code 999"),
+        (nvml(count=0), "sees no GPU"),
     ],
 )
-def test_a_machine_without_nvml_has_a_note_that_says_what_follows(code, words):
-    context = nvml(refused={"nvmlInit": code})
+def test_a_machine_without_a_gpu_has_a_note_that_says_what_follows(context, words):
     found = inspect_hardware(context)
     assert found.gpus == ()
     assert words in found.gpu_note
     assert found.gpu_note.endswith("so the session runs on the CPU.")
     assert sample_gpus(context) == ()
-
-
-def test_an_empty_machine_has_a_note_too():
-    assert "sees no GPU" in inspect_hardware(nvml(count=0)).gpu_note
 
 
 def test_a_lost_gpu_is_left_out_and_named():
@@ -267,28 +263,33 @@ def kernel(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("100000 100000", 1), ("10000 100000", 1), ("max 100000", None)])
-def test_a_quota_limits_the_cores(kernel, quota, cores):
-    root = kernel(proc__self__cgroup="0::/pod\n", sys__fs__cgroup__pod__cpu_DOT_max=quota)
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "10000 100000"}, 1),
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
+        (  # version 1, and a path that is not visible
+            {
+                "proc__self__cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us": "50000",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (  # of a group above
+            {
+                "proc__self__cgroup": "0::/pod/container\n",
+                "sys__fs__cgroup__pod__container__cpu_DOT_max": "max 100000",
+                "sys__fs__cgroup__pod__cpu_DOT_max": "50000 100000",
+            },
+            1,
+        ),
+    ],
+)
+def test_a_quota_limits_the_cores(kernel, files, cores):
+    root = kernel(**files)
     assert usable_cores(root) == (cores or usable_cores(root / "none"))
-
-
-def test_the_quota_of_version_1_and_a_path_that_is_not_visible(kernel):
-    root = kernel(
-        proc__self__cgroup="4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
-        sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us="50000",
-        sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us="100000",
-    )
-    assert usable_cores(root) == 1
-
-
-def test_a_quota_of_a_group_above_counts(kernel):
-    root = kernel(
-        proc__self__cgroup="0::/pod/container\n",
-        sys__fs__cgroup__pod__container__cpu_DOT_max="max 100000",
-        sys__fs__cgroup__pod__cpu_DOT_max="50000 100000",
-    )
-    assert usable_cores(root) == 1
 
 
 def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
