@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor.figures.formatting import link_rows
 from advisor.machine import host as host_module
+from advisor.machine.device import backend_of
 from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import NvmlUnavailableError
@@ -300,3 +302,33 @@ def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
         sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
     )
     assert host_module._memory_limits(root) == (GIB, GIB * 3 // 4)
+
+
+# --- a real GPU -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_nvml_and_torch_agree():
+    properties = torch.cuda.get_device_properties(0)
+    hardware = inspect_hardware()
+    assert hardware.gpu_note is None
+    gpu = next(gpu for gpu in hardware.gpus if gpu.uuid.removeprefix("GPU-") == str(properties.uuid))
+    assert gpu is not None
+    assert gpu.name == properties.name
+    assert gpu.compute_capability == (properties.major, properties.minor)
+    # The driver keeps a part for itself that CUDA does not see.
+    assert properties.total_memory <= gpu.memory_total_bytes <= 1.05 * properties.total_memory
+    (now,) = [reading for reading in sample_gpus() if reading.uuid == gpu.uuid]
+    assert 0 < now.sm_clock_mhz <= 4000
+    assert 0 < now.power_w <= 1.2 * gpu.power_limit_w
+    assert gpu.processes == () or all(process.pid for process in gpu.processes)
+
+
+@pytest.mark.gpu
+def test_used_memory_follows_an_allocation():
+    backend = backend_of(torch.device("cuda"))
+    torch.zeros(1, device="cuda")
+    before = backend.memory().device_used_bytes
+    held = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    assert backend.memory().device_used_bytes - before >= 0.9 * held.nbytes
