@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 CPU = torch.device("cpu")
-EXPERTS = [(name, experts.STACK) for name in SMALL_NAMES]
+# Images are run below, by their layout.
+EXPERTS = [(name, experts.STACK) for name in SMALL_NAMES if name not in ("small_resnet18", "r3d", "jpeg")]
 EXPERTS += [(name, experts.BY_HAND) for name in ("autoencoder", "jpeg128", "infer1")]
 
 
