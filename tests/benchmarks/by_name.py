@@ -62,9 +62,9 @@ FIGURES = ("batch", "as_written_ms", "compiled_speedup", "speedup", "ci_low", "c
 FIELDS = (*KEY, "versions", "date", "budget_s", *FIGURES, "settings", "failed")
 HEAD = """# Models by name
 
-Each row is `perf-advisor NAME --mode MODE`: the step as the library builds the model, the speed-up with bfloat16
-autocast and `torch.compile` alone, and the one that a session finds in the seconds given, with its 95 % interval, its
-memory before and after, and its settings. The batch is the one that perf-advisor chooses. `python
+Each row is a session on a model by its name, in one mode: the step as the library builds the model, the speed-up with
+bfloat16 autocast and `torch.compile` alone, and the one that the session found in the seconds given, with its 95 %
+interval, its memory before and after, and its settings. perf-advisor chose the batch. `python
 tests/benchmarks/by_name.py` writes this page.
 
 """
