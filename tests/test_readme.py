@@ -68,7 +68,8 @@ def test_the_documents_are_short():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert len(README.split()) <= 900
     assert len(CONTRIBUTING.split()) <= 2000
-    assert sum(len(text.split()) for text in (*WRITTEN.values(), CONTRIBUTING, changelog)) <= 12_000
+    prose = {name: text for name, text in WRITTEN.items() if name != "docs/results.md"}  # measurements
+    assert sum(len(text.split()) for text in (*prose.values(), CONTRIBUTING, changelog)) <= 12_000
 
 
 # --- commands and options -------------------------------------------------------------------------------------

@@ -14,9 +14,7 @@ The session's own trials sleep in their steps, so that what is seen is the app a
 import argparse
 import fcntl
 import os
-import pty
 import re
-import select
 import signal
 import statistics
 import struct
@@ -31,12 +29,15 @@ from pathlib import Path
 
 import psutil
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+from on_a_terminal import OnATerminal
+
 from advisor.experiment.events import BaselineMeasured
 from advisor.tui.views import VIEWS
 
-COLUMNS, ROWS = 120, 36
 FIRST_PAINT_S, KEY_S, SHARE, SLOWDOWN = 0.6, 0.050, 0.05, 0.005
-PATIENCE_S, BASELINE_WITHIN_S = 60.0, 180.0
+PATIENCE_S = 60.0
 # The keys of the two views between which it switches; what each paints is learned, so that words may change.
 KEYS = (b"1", b"2")
 LEARNING_ROUNDS, LEARNING_S = 3, 1.0
@@ -44,7 +45,6 @@ LEARNING_ROUNDS, LEARNING_S = 3, 1.0
 ENOUGH_WORDS = 3
 WORD = re.compile(rb"[A-Za-z]{4,}")
 ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-CURSOR_MOVES = re.compile(rb"\x1b\[[0-9;]*H")
 STEP_S = 0.02
 TARGET = f"""
 import time
@@ -84,83 +84,50 @@ for line in sys.stdin:
 """
 
 
-class Terminal:
-    """The app in a pseudo-terminal; what it writes is read as it comes."""
+class Terminal(OnATerminal):
+    """The app in a pseudo-terminal, 120 columns wide."""
 
     def __init__(self, command: list[str], folder: str) -> None:
         self.started = time.monotonic()
-        environment = {
-            **os.environ,
-            "TERM": "xterm-256color",
-            "PERF_ADVISOR_STATE": str(Path(folder, "state")),
-            "PYTHONPYCACHEPREFIX": str(Path(folder, "bytecode")),  # as an installed package has it
-        }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        self.pid, self.file = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.execvpe(command[0], command, environment)
-        self._resize(ROWS)
+        cached = {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}  # as an installed package
+        super().__init__(command, folder, {"PERF_ADVISOR_STATE": f"{folder}/state", **cached})
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
 
-    def _resize(self, rows: int) -> None:
-        fcntl.ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, COLUMNS, 0, 0))
-
-    def read_until(self, wanted: Collection[bytes], limit_s: float = PATIENCE_S) -> float:
-        """Seconds until enough of these words were painted. Raises TimeoutError, with what is on the screen."""
-        started, seen = time.monotonic(), b""
-        while time.monotonic() - started < limit_s:
-            seen += self._read(0.5)
-            if len(words_of(seen).intersection(wanted)) >= min(ENOUGH_WORDS, len(wanted)):
-                return time.monotonic() - started
-        raise TimeoutError(f"Too few of {sorted(wanted)} were painted within {limit_s:.0f} s. {self.on_screen()}")
-
-    def on_screen(self) -> str:
-        """The lines on the screen. The terminal is resized for it, since the app then paints all of them."""
-        if os.waitpid(self.pid, os.WNOHANG) != (0, 0):
-            return "The app has ended."
-        self._resize(ROWS - 1)
-        text = ESCAPES.sub(b"", CURSOR_MOVES.sub(b"\n", self.drain(2.0))).decode(errors="replace")
-        lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-        return "\n".join(["On the screen:", *lines]) if lines else "It paints nothing any more."
-
-    def drain(self, seconds: float) -> bytes:
-        """Read for a while, and return what came."""
-        end, seen = time.monotonic() + seconds, b""
-        while (left := end - time.monotonic()) > 0:
-            seen += self._read(left)
-        return seen
+    def read_until(self, wanted: Collection[bytes], after: int = 0) -> float:
+        """Seconds until enough of these words were painted behind the first ``after`` bytes. Raises TimeoutError."""
+        started = time.monotonic()
+        while len(words_of(self.shown[after:]).intersection(wanted)) < min(ENOUGH_WORDS, len(wanted)):
+            if time.monotonic() - started > PATIENCE_S:
+                raise TimeoutError(f"Too few of {sorted(wanted)} were painted: {words_of(self.shown[after:])}.")
+            time.sleep(0.001)
+        return time.monotonic() - started
 
     def learn(self) -> dict[bytes, set[bytes]]:
         """The words that each view paints whenever it is opened, and the other never. Raises LookupError for none."""
         painted: dict[bytes, list[set[bytes]]] = {key: [] for key in KEYS}
         for key in reversed(KEYS * LEARNING_ROUNDS):
+            before = len(self.shown)
             self.press(key)
-            painted[key].append(words_of(self.drain(LEARNING_S)))
+            time.sleep(LEARNING_S)
+            painted[key].append(words_of(self.shown[before:]))
         others = {key: set.union(*painted[other]) for key, other in zip(KEYS, reversed(KEYS), strict=True)}
         learned = {key: set.intersection(*painted[key]) - others[key] for key in KEYS}
         if not all(learned.values()):
-            raise LookupError(f"The keys {KEYS} paint no words of their own: {learned}. {self.on_screen()}")
+            raise LookupError(f"The keys {KEYS} paint no words of their own: {learned}.")
         return learned
 
     def press(self, key: bytes) -> None:
         """Press a key."""
-        os.write(self.file, key)
+        os.write(self._master, key)
 
-    def close(self) -> None:
-        """Leave the app at once, and wait for it."""
+    def leave(self) -> None:
+        """Leave the app, and wait for its end."""
         self.press(b"\x11")
-        end = time.monotonic() + 10
-        while time.monotonic() < end and os.waitpid(self.pid, os.WNOHANG) == (0, 0):
-            self._read(0.1)
-        os.close(self.file)
+        self.ended()
 
-    def _read(self, limit_s: float) -> bytes:
-        ready, _, _ = select.select([self.file], [], [], limit_s)
-        try:
-            return os.read(self.file, 1 << 16) if ready else b""
-        except OSError:  # the app has closed its side
-            time.sleep(min(limit_s, 0.05))
-            return b""
+    def processor_s(self) -> float:
+        """Seconds of a processor that the app's process has used."""
+        return sum(psutil.Process(self.process.pid).cpu_times()[:2])
 
 
 def words_of(painted: bytes) -> set[bytes]:
@@ -181,37 +148,35 @@ class Row:
 def first_paint(command: list[str], folder: str) -> Row:
     """From the start of the command to the tabs on the screen; the second start, when the files are in memory."""
     for _ in range(2):
-        terminal = Terminal(command, folder)
-        terminal.read_until([VIEWS[0].title.encode()])
-        painted_s = time.monotonic() - terminal.started
-        spent_s = sum(psutil.Process(terminal.pid).cpu_times()[:2])
-        terminal.drain(1.0)
-        terminal.close()
+        with Terminal(command, folder) as terminal:
+            terminal.read_until([VIEWS[0].title.encode()])
+            painted_s, spent_s = time.monotonic() - terminal.started, terminal.processor_s()
+            terminal.leave()
     shown = f"{painted_s:.2f} s, {spent_s:.2f} s of them on a core"
     return Row("first paint", shown, f"{FIRST_PAINT_S} s", painted_s <= FIRST_PAINT_S)
 
 
 def answers(terminal: Terminal, keys: int) -> Row:
     """From a key to its painted answer, while trials run."""
-    taken, process, views = [], psutil.Process(terminal.pid), list(terminal.learn().items())
-    before = sum(process.cpu_times()[:2])
+    taken, views = [], list(terminal.learn().items())
+    before = terminal.processor_s()
     for turn in range(keys):
         key, wanted = views[(turn + 1) % len(views)]
-        terminal.drain(0.05 + 0.013 * (turn % 7))  # not in step with anything that the app does
+        time.sleep(0.05 + 0.013 * (turn % 7))  # not in step with anything that the app does
+        painted = len(terminal.shown)
         terminal.press(key)
-        taken.append(terminal.read_until(wanted))
+        taken.append(terminal.read_until(wanted, painted))
     worst_s = statistics.quantiles(taken, n=100, method="inclusive")[98]
-    each_ms = 1e3 * (sum(process.cpu_times()[:2]) - before) / keys
+    each_ms = 1e3 * (terminal.processor_s() - before) / keys
     shown = f"{1e3 * worst_s:.0f} ms (median {1e3 * statistics.median(taken):.0f} ms, {each_ms:.0f} ms on a core each)"
     return Row("key to painted answer, 99th percentile", shown, f"{1e3 * KEY_S:.0f} ms", worst_s <= KEY_S)
 
 
 def share_of_a_core(terminal: Terminal, seconds: float) -> Row:
     """The processor time of the app's process, its search included, while nobody presses a key."""
-    process = psutil.Process(terminal.pid)
-    before, started = sum(process.cpu_times()[:2]), time.monotonic()
-    terminal.drain(seconds)
-    share = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - started)
+    before, started = terminal.processor_s(), time.monotonic()
+    time.sleep(seconds)
+    share = (terminal.processor_s() - before) / (time.monotonic() - started)
     return Row("share of a core", f"{100 * share:.1f} %", f"{100 * SHARE:.0f} %", share <= SHARE)
 
 
@@ -225,15 +190,13 @@ def slowdown(terminal: Terminal, blocks: int, block_s: float = 0.5) -> Row:
         times: dict[bool, list[float]] = {True: [], False: []}
         for turn in range(2 * blocks + 2):
             stopped = turn % 4 in (1, 2)
-            os.kill(terminal.pid, signal.SIGSTOP if stopped else signal.SIGCONT)
+            terminal.process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
             steps.stdin.write(f"{block_s}\n")
             steps.stdin.flush()
-            while not select.select([steps.stdout], [], [], 0.02)[0]:
-                terminal.drain(0.02)
             block = float(steps.stdout.readline())
             if turn > 1:  # the first of each warm up
                 times[stopped].append(block)
-        os.kill(terminal.pid, signal.SIGCONT)
+        terminal.process.send_signal(signal.SIGCONT)
         steps.stdin.close()
     ratios = [with_app / without for with_app, without in zip(times[False], times[True], strict=True)]
     ratio = statistics.median(ratios) - 1
@@ -244,13 +207,9 @@ def slowdown(terminal: Terminal, blocks: int, block_s: float = 0.5) -> Row:
     return Row("another process's step time with the app", shown, f"{100 * SLOWDOWN:.1f} %", kept)
 
 
-def wait_for_baseline(terminal: Terminal, folder: str) -> None:
-    """Wait until the session's journal has its baseline. Raises TimeoutError, with what is on the screen."""
-    end = time.monotonic() + BASELINE_WITHIN_S
-    while not any(BaselineMeasured.__name__ in path.read_text() for path in Path(folder).glob("state/**/*.jsonl")):
-        if time.monotonic() > end:
-            raise TimeoutError(f"No baseline within {BASELINE_WITHIN_S:.0f} s. {terminal.on_screen()}")
-        terminal.drain(1.0)
+def has_baseline(folder: str) -> bool:
+    """Whether the session's journal has its baseline."""
+    return any(BaselineMeasured.__name__ in path.read_text() for path in Path(folder).glob("state/**/*.jsonl"))
 
 
 def measure(keys: int, seconds: float, blocks: int) -> list[Row]:
@@ -259,12 +218,10 @@ def measure(keys: int, seconds: float, blocks: int) -> list[Row]:
         Path(folder, "sleeps.py").write_text(TARGET, encoding="utf-8")
         command = [sys.executable, "-m", "advisor", "sleeps.py", "--budget", "10m"]
         rows = [first_paint(command, folder)]
-        terminal = Terminal(command, folder)
-        try:
-            wait_for_baseline(terminal, folder)
+        with Terminal(command, folder) as terminal:
+            terminal.wait_for(lambda: has_baseline(folder))
             rows += [share_of_a_core(terminal, seconds), answers(terminal, keys), slowdown(terminal, blocks)]
-        finally:
-            terminal.close()
+            terminal.leave()
     return rows
 
 

@@ -1,5 +1,6 @@
 """The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,11 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SMALL = HERE / "small.py"
+# Those that have a small form: one for each form of a loss and of data, and each change that is made by hand.
+SMALL_NAMES = (
+    *("small_resnet18", "r3d", "bert", "llama", "lstm", "autoencoder", "jpeg", "jpeg128", "mlp12", "physics"),
+    *("infer1", "bert_infer8"),
+)
 SMALL_BATCH = 2
 # Usual seconds that timing all variants of a workload takes on a GPU, compilation included. Estimated.
 TIMING_S, LONG_TIMING_S = 60, 110
@@ -50,6 +56,29 @@ def _own(name: str, title: str, family: str, **options: Any) -> Workload:
 def _workload(name: str, title: str, family: str, folder: Path, *, target: str = "", **options: Any) -> Workload:
     file, _, attribute = (target or name).partition(":")
     return Workload(name, title, family, f"{folder / file}.py:{attribute or 'build'}", **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a workload is measured.
+
+    ``timed_s`` is timed in each process; ``limit_s`` is the longest that a timing process may take. Caches and state
+    are below ``caches``, with a folder for each workload, which is deleted after it. With ``reuse`` a session that the
+    results hold is not run again.
+    """
+
+    results: Path
+    caches: Path
+    budget_s: int
+    command: str
+    timed_s: float = 1.0
+    limit_s: float = 150.0
+    reuse: bool = False
+    small: bool = False
+
+    def file_of(self, workload: Workload) -> Path:
+        """The file of a workload's result."""
+        return self.results / f"{workload.name}.json"
 
 
 WORKLOADS = {
@@ -103,12 +132,14 @@ WORKLOADS = {
 }
 
 
-def chosen(names: list[str]) -> list[Workload]:
+def chosen(names: list[str], *, among: Collection[str] = WORKLOADS) -> list[Workload]:
     """The workloads of these names or families, all when there are none. Raises KeyError with an unknown one."""
-    families = {workload.family for workload in WORKLOADS.values()}
+    there = [workload for workload in WORKLOADS.values() if workload.name in among]
     wanted: dict[str, Workload] = {}
-    for name in names or list(WORKLOADS):
-        found = [w for w in WORKLOADS.values() if w.family == name] if name in families else [WORKLOADS[name]]
+    for name in names or among:
+        found = [workload for workload in there if name in (workload.name, workload.family)]
+        if not found:
+            raise KeyError(name)
         wanted.update({workload.name: workload for workload in found})
     return list(wanted.values())
 

@@ -13,109 +13,88 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
-from catalogue import Workload
-from options import Options
-from processes import NVML_CHECK, end_children, environment_with
-
-
-class Lanes:
-    """The queue of workloads, and the lanes that empty it, longest workload first.
-
-    ``within_s`` is the time for all: a workload that is not expected to end within it is not started.
-    ``workload_limit_s`` ends a workload that hangs. ``timing_share`` is the share of the usual timing that is done.
-    """
-
-    def __init__(
-        self,
-        workloads: Sequence[Workload],
-        options: Options,
-        *,
-        lanes: int,
-        expected_s: int,
-        within_s: float | None,
-        workload_limit_s: float,
-        timing_share: float = 1.0,
-    ) -> None:
-        self.left = sorted(workloads, key=lambda workload: -workload.timing_s)
-        self.options = options
-        self.lanes = lanes
-        self.expected_s = expected_s
-        self.within_s = within_s
-        self.workload_limit_s = workload_limit_s
-        self.timing_share = timing_share
-        self.started = time.monotonic()
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def run(self) -> list[Workload]:
-        """Measure all workloads; return those that were not started for lack of time."""
-        others = psutil.Process().children(recursive=True)
-        threads = [threading.Thread(target=self._empty, args=(lane,)) for lane in range(self.lanes)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        finally:
-            self._ended = True
-            end_children(os.getpid(), spared=others)
-        return self.left
-
-    def _empty(self, lane: int) -> None:
-        while workload := self._next():
-            failure = measured(workload, lane, self.lanes, self.options, self.workload_limit_s)
-            if failure and not self._ended:
-                note_failure(self.options, lane, workload, failure)
-
-    def _next(self) -> Workload | None:
-        """Take the first workload for which there is time."""
-        with self._lock:
-            spent_s = time.monotonic() - self.started
-            for workload in self.left:
-                needed_s = self.expected_s + self.timing_share * workload.timing_s
-                if not self._ended and (self.within_s is None or spent_s + needed_s <= self.within_s):
-                    self.left.remove(workload)
-                    return workload
-        return None
-
+from catalogue import Options, Workload
+from processes import NVML_CHECK, end_with_children, environment_with
 
 # The environment is the whole process's while a lane starts one.
 _STARTING = threading.Lock()
 
 
-def measured(workload: Workload, lane: int, of: int, options: Options, limit_s: float) -> str:
+def run_lanes(work: Sequence[Callable[[int], None]], lanes: int) -> None:
+    """Do all that is on a list, each with the number of the lane that does it."""
+    left, lock = list(work), threading.Lock()
+
+    def empty(lane: int) -> None:
+        while True:
+            with lock:
+                if not left:
+                    return
+                task = left.pop(0)
+            task(lane)
+
+    threads = [threading.Thread(target=empty, args=(lane,), daemon=True) for lane in range(lanes)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:  # an interruption
+        for child in psutil.Process().children():
+            end_with_children(child.pid)
+        raise
+
+
+def measure_in_lanes(
+    workloads: Sequence[Workload], options: Options, *, lanes: int, within_s: float, limit_s: float
+) -> list[Workload]:
+    """Measure workloads, the longest first; return those that would not have ended within ``within_s``, not started.
+
+    ``limit_s`` ends a workload that hangs.
+    """
+    started, not_started = time.monotonic(), []
+
+    def task(workload: Workload) -> Callable[[int], None]:
+        def run(lane: int) -> None:
+            if time.monotonic() - started + options.budget_s + workload.timing_s > within_s:
+                not_started.append(workload)
+            elif failure := _measured(workload, lane, lanes, options, limit_s):
+                say(lane, workload.name, failure)
+                note_failure(options.file_of(workload), workload, failure)
+
+        return run
+
+    run_lanes([task(workload) for workload in sorted(workloads, key=lambda one: -one.timing_s)], lanes)
+    return not_started
+
+
+def _measured(workload: Workload, lane: int, of: int, options: Options, limit_s: float) -> str:
     """Measure a workload in a process with the lane's GPU and cores; the reason when it came to no end, else empty."""
     arguments = workload, lane, cores_of(lane, of), options
-    process = multiprocessing.get_context("spawn").Process(target=measure_workload, args=arguments)
+    process = multiprocessing.get_context("spawn").Process(target=_measure, args=arguments)
     with _STARTING, environment_with(environment_of(lane, of)):
         process.start()
     process.join(limit_s)
     code = process.exitcode
     assert process.pid is not None
-    end_children(process.pid)
-    process.kill()
+    end_with_children(process.pid)
     process.join()
     shutil.rmtree(options.caches / workload.name, ignore_errors=True)
     return f"took longer than {limit_s:.0f} s" if code is None else f"ended with exit code {code}" if code else ""
 
 
-def measure_workload(workload: Workload, lane: int, cores: list[int], options: Options) -> None:
+def _measure(workload: Workload, lane: int, cores: list[int], options: Options) -> None:
     """Measure a workload. Runs in a process of its own."""
     if cores:
         os.sched_setaffinity(0, cores)
     # Libraries may ask for a GPU when they are imported; the usual way to ask would spoil CUDA in forked processes.
     os.environ[NVML_CHECK] = "1"
-    from measure import Measurement
+    from measure import measure
 
-    try:
-        Measurement(workload, options, lambda text: say(lane, workload.name, text)).run()
-    except Exception as error:  # a workload that cannot be measured is a row with its reason
-        failure = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
-        note_failure(options, lane, workload, failure)
+    measure(workload, options, lambda text: say(lane, workload.name, text))
 
 
 def cores_of(lane: int, of: int) -> list[int]:
@@ -133,12 +112,9 @@ def environment_of(lane: int, of: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": visible[lane] if visible else str(lane)}
 
 
-def note_failure(options: Options, lane: int, workload: Workload, reason: str) -> None:
-    """Say why a workload has no end, and write it into its result; what was measured stays."""
-    say(lane, workload.name, reason)
-    file = options.results / f"{workload.name}.json"
-    known: dict[str, Any] = {"workload": workload.name, "title": workload.title, "family": workload.family}
-    known |= {"searches": {}, "variants": {}}
+def note_failure(file: Path, workload: Workload, reason: str) -> None:
+    """Write into a workload's result why it has no end; what was measured stays."""
+    known = {"workload": workload.name, "title": workload.title, "family": workload.family, "variants": {}}
     if file.exists():
         known |= json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**known, "failed": reason}, indent=1), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""One workload, measured from start to end: the searches, then all variants in turn, each in a process of its own."""
+"""One workload, measured from start to end: the session, then all variants in turn, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,17 +17,26 @@ import script
 import torch
 import torch._dynamo  # imported once, here, and not in each process
 import variants
-import yaml
-from catalogue import Workload, small
-from options import Options
+from catalogue import Options, Workload, small
 from plain import time_loop
-from processes import FailedError, TooSlowError, run_apart
-from session import Session, Settings, run_session
+from processes import FailedError, TooSlowError, in_one_line, run_apart
+from session import run_session
 from small import module_of
-from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PYTHON_FILE, not_as_reported
+from tables import ADVISOR, BASELINE
 
 import advisor
 from advisor.recipe.catalog import load_catalog
+
+
+def measure(workload: Workload, options: Options, say: Callable[[str], None]) -> None:
+    """Measure a workload; one that cannot be measured is a row with its reason."""
+    measurement = Measurement(workload, options, say)
+    try:
+        measurement.run()
+    except Exception as error:
+        say(in_one_line(error))
+        measurement.result["failed"] = in_one_line(error)
+    measurement.write()
 
 
 class Measurement:
@@ -37,10 +46,10 @@ class Measurement:
         self.workload = small(workload) if options.small else workload
         self.options = options
         self.say = say
-        self.caches = options.caches / workload.name
-        self.file = options.results / f"{workload.name}.json"
+        self.caches = (options.caches / workload.name).resolve()
+        self.file = options.file_of(workload)
+        self.settings = self.file.with_suffix(".yaml").resolve()
         self.choices = {name: experts.stacks_of(workload, name) for name in experts.experts_of(workload)}
-        self.settings: dict[str, Path] = {}
         self.result: dict[str, Any] = {
             "workload": workload.name,
             "title": self.workload.title,
@@ -48,93 +57,35 @@ class Measurement:
             "versions": versions(),
             "date": datetime.date.today().isoformat(),
             "command": options.command,
-            "searches": {},
             "variants": {},
         }
 
     def run(self) -> None:
-        """Search and time, as far as the options say."""
+        """Search, then time each variant twice, there and back."""
         module_of(self.workload.file)  # its libraries are imported once, and not in each process
-        known = json.loads(self.file.read_text(encoding="utf-8"))["searches"] if self._reuses() else {}
-        if ADVISOR in self.options.variants:
-            self._search(known.get(ADVISOR))
-        names = self._timed()
-        if self.options.exports:
-            self._time_exports(names)
-        else:
-            for name in (*names, *reversed(names)) * self.options.rounds:
-                self._time(name)
+        self._search()
+        names = [BASELINE, ADVISOR, *self.choices]
+        for name in (*names, *reversed(names)):
+            self._time(name)
         self.result["finished"] = True
-        self._write()
 
-    def _time_exports(self, names: list[str]) -> None:
-        """Time each variant once, the plain loop at both ends; once more the files that are not as fast as reported."""
-        for name in (*names, BASELINE):
-            self._time(name)
-        for name in not_as_reported(self.result):
-            self._time(name)
+    def write(self) -> None:
+        """Write the result to its file."""
+        self.file.write_text(json.dumps(self.result, indent=1), encoding="utf-8")
 
-    def _reuses(self) -> bool:
-        return self.options.reuse and self.file.exists()
-
-    def _search(self, known: dict[str, Any] | None) -> None:
+    def _search(self) -> None:
+        known = json.loads(self.file.read_text(encoding="utf-8")) if self.options.reuse and self.file.exists() else {}
         try:
-            found = known or self._session()
-            self.result["searches"][ADVISOR] = found
-            self.say(f"{ADVISOR} searched for {found['wall_s']:.0f} s: {found['stack']}")
+            session = known.get("session") or run_session(
+                self.workload, self.options.budget_s, self.file, self._environment(), self.caches / "state"
+            )
         except FailedError as error:
             self.result["variants"][ADVISOR] = {"failed": str(error)}
             self.say(f"{ADVISOR} did not search: {error}")
-        self._write()
-
-    def _session(self) -> dict[str, Any]:
-        session = run_session(
-            self.workload, self.options.budget_s, self.file, self._environment(), self.caches / "state"
-        )
-        found = ", ".join(f"{key}: {value}" for key, value in session.settings.items())
-        return {**dataclasses.asdict(session), "stack": found or "nothing", "known": self._known(session)}
-
-    def _known(self, session: Session) -> dict[str, Settings | None]:
-        """The best known settings at each moment of the table, by the moment's seconds."""
-        return {str(moment_s): session.known_at(moment_s) for moment_s in MOMENTS_S}
-
-    def _timed(self) -> list[str]:
-        """The variants to time: perf-advisor's are its distinct stacks."""
-        failed = self.result["variants"]
-        names = [name for name in self.options.variants if name not in failed and name not in (ADVISOR, EXPERT)]
-        if ADVISOR in self.options.variants and ADVISOR not in failed:
-            names += self._stacks()
-        if EXPERT in self.options.variants:
-            names += [experts.STACK] if self.options.exports else experts.experts_of(self.workload)
-        if PYTHON_FILE in names and (why := self._no_python_file()):
-            names.remove(PYTHON_FILE)
-            failed[PYTHON_FILE] = {"failed": why}
-        return names
-
-    def _no_python_file(self) -> str:
-        """Why there is no exported Python file to time; empty where there is one."""
-        search = self.result["searches"].get(ADVISOR)
-        return search.get("no_python_file", "") if search else "there was no session"
-
-    def _stacks(self) -> list[str]:
-        """Name perf-advisor's distinct stacks, write them as files, and note which one was known at which moment."""
-        search = self.result["searches"][ADVISOR]
-        stacks: list[tuple[str, Settings]] = [(ADVISOR, search["settings"])]
-        search["variants"] = {}
-        for moment, settings in search["known"].items():
-            if settings is None:
-                continue
-            same = [name for name, other in stacks if other == settings]
-            name = (same or [f"{ADVISOR} at {moment} s" if settings else BASELINE])[0]
-            if not same and settings:
-                stacks.append((name, settings))
-            search["variants"][moment] = name
-        for name, settings in stacks:
-            self.settings[name] = self.file.with_suffix(f".{name.replace(' ', '-')}.yaml").resolve()
-            self.settings[name].write_text(yaml.safe_dump(settings), encoding="utf-8")
-        if (exported := self.file.with_suffix(".yaml").resolve()).exists():
-            self.settings[ADVISOR] = exported
-        return [name for name, _ in stacks]
+        else:
+            self.result["session"] = session
+            self.say(f"{ADVISOR} searched for {session['wall_s']:.0f} s: {session['settings']}")
+        self.write()
 
     def _time(self, name: str) -> None:
         variant = self.result["variants"].setdefault(name, {"runs": []})
@@ -148,11 +99,12 @@ class Measurement:
         except FailedError as error:
             variant["failed"] = f"failed: {error}"
             self.say(f"{name} {variant['failed']}")
-        self._write()
+        self.write()
 
     def _time_other(self, name: str) -> dict[str, Any]:
-        file = self.file.with_suffix(".py").resolve() if name == PYTHON_FILE else self.settings.get(name)
-        return self._apart(name, time_variant, self.workload, name, file, self.options)
+        settings = self.result["session"]["settings"] if name == ADVISOR else {}
+        needed = load_catalog().environment(settings)
+        return self._apart(name, time_variant, self.workload, name, self.settings, self.options, needed=needed)
 
     def _time_expert(self, name: str, variant: dict[str, Any]) -> dict[str, Any]:
         """Time the strongest stack that runs; each attempt has a process, since a failed capture spoils it."""
@@ -172,13 +124,12 @@ class Measurement:
                 variant["stack"] = experts.described(self.workload, name, choices)
                 return timed
 
-    def _apart(self, name: str, function: Any, *arguments: Any) -> Any:
-        settings = self.settings.get(ADVISOR if name == PYTHON_FILE else name)
-        needed = load_catalog().environment(_read(settings)) if settings else {}
+    def _apart(self, name: str, function: Any, *arguments: Any, needed: dict[str, str] | None = None) -> Any:
+        """Call a function in a process of its own; a fresh interpreter where settings need the environment."""
         return run_apart(
             function,
             *arguments,
-            environment={**self._environment(), **needed},
+            environment={**self._environment(), **(needed or {})},
             fresh=bool(needed),
             log=self.file.with_suffix(f".{name.replace(' ', '-')}.log").resolve(),
             limit_s=self.options.limit_s,
@@ -186,31 +137,21 @@ class Measurement:
 
     def _environment(self) -> dict[str, str]:
         """The compilers' caches; the expert's stack is timed after the session, and with its caches."""
-        caches = self.caches.resolve()
-        return {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "triton")}
-
-    def _write(self) -> None:
-        self.file.write_text(json.dumps(self.result, indent=1), encoding="utf-8")
+        return {"TORCHINDUCTOR_CACHE_DIR": f"{self.caches}/inductor", "TRITON_CACHE_DIR": f"{self.caches}/triton"}
 
 
 # --- run in processes of their own ----------------------------------------------------------------------------
 
 
-def time_variant(workload: Workload, name: str, file: Path | None, options: Options) -> dict[str, Any]:
-    """Time the baseline, or what perf-advisor exported to a file."""
+def time_variant(workload: Workload, name: str, settings: Path, options: Options) -> dict[str, Any]:
+    """Time the loop as it was written, or with exported settings."""
     written = script.load(workload, _device())
-    if name == BASELINE:
-        step, data = variants.baseline(written)
-    else:
-        assert file is not None
-        step, data = (variants.python_file if name == PYTHON_FILE else variants.tuned)(written, file)
-    return _timed(step, data, options)
+    return _timed(*(variants.tuned(written, settings) if name == ADVISOR else variants.baseline(written)), options)
 
 
 def time_expert(workload: Workload, name: str, choices: Any, options: Options) -> dict[str, Any]:
     """Time the expert's stack with these choices."""
-    step, data = experts.write(workload, name, script.load(workload, _device()), choices)
-    return _timed(step, data, options)
+    return _timed(*experts.write(workload, name, script.load(workload, _device()), choices), options)
 
 
 def _timed(step: Any, data: Any, options: Options) -> dict[str, Any]:
@@ -227,20 +168,15 @@ def machine() -> str:
 def versions() -> str:
     """The versions that decide speeds, in one line."""
     packages = ("torch", "torchvision", "torchaudio", "timm", "transformers", "torch-geometric")
-    found = [f"{name} {version_of(name)}" for name in packages if version_of(name)]
+    found = [f"{name} {version}" for name in packages if (version := _version_of(name))]
     return f"Python {platform.python_version()}, {', '.join(found)}, perf-advisor {advisor.__version__}"
 
 
-def version_of(package: str) -> str | None:
-    """The installed version of a package, None without it."""
+def _version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _read(settings: Path) -> Settings:
-    return yaml.safe_load(settings.read_text(encoding="utf-8")) or {}
 
 
 def _device() -> torch.device:

@@ -12,9 +12,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import psutil
 
 # Set, torch.cuda.is_available() asks NVML and leaves CUDA alone.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-# What CUDA says in a fork of a process in which its driver was started.
+# The words of CUDA in a fork of a process in which its driver was started.
 _SPOILED = "initialization error"
 # Seconds that a process may take to end after its answer, with its workers and compilers.
 ENDING_S = 5.0
@@ -65,22 +64,23 @@ def _run_once(start: str, limit_s: float, log: Path, environment: dict[str, str]
         process.start()
     there.close()
     try:
-        ready = wait([here, process.sentinel], limit_s)
-        if not ready:
+        if not wait([here, process.sentinel], limit_s):
             raise TooSlowError(f"took longer than {limit_s:.0f} s")
-        try:
-            failure, result = here.recv()
-        except EOFError:
-            process.join()
-            raise FailedError(f"ended with exit code {process.exitcode}, see {log.name}") from None
+        failure, result = here.recv()
+        process.join(ENDING_S)
+    except EOFError:
+        process.join()
+        raise FailedError(f"ended with exit code {process.exitcode}, see {log.name}") from None
     finally:
-        _end(process, ENDING_S if ready else 0.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the loaders' workers and the compilers
+        process.join()
     if failure:
         raise FailedError(failure)
     return result
 
 
-def _answer(there: Connection, log: Path, environment: dict[str, str], function: Any, arguments: Any) -> None:
+def _answer(there: Any, log: Path, environment: dict[str, str], function: Any, arguments: Any) -> None:
     os.setsid()
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), sys.__stdout__.fileno())
@@ -90,10 +90,15 @@ def _answer(there: Connection, log: Path, environment: dict[str, str], function:
         answer = ("", function(*arguments))
     except Exception as error:
         traceback.print_exc()
-        answer = (f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", None)
+        answer = (in_one_line(error), None)
     sys.stdout.flush()
     sys.stderr.flush()
     there.send(answer)
+
+
+def in_one_line(error: Exception) -> str:
+    """An exception as its class and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
 @contextlib.contextmanager
@@ -108,19 +113,10 @@ def environment_with(wanted: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def end_children(pid: int, spared: Collection[psutil.Process] = ()) -> None:
-    """Kill all that a process has started, also in sessions of their own, but those that are spared."""
+def end_with_children(pid: int) -> None:
+    """Kill a process and all that it has started, also in sessions of their own."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(pid).children(recursive=True):
+        process = psutil.Process(pid)
+        for one in (*process.children(recursive=True), process):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if child not in spared:
-                    child.kill()
-
-
-def _end(process: BaseProcess, patience_s: float) -> None:
-    """Wait for a process to end, then end what is left of it and of its group."""
-    process.join(patience_s)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.join()
+                one.kill()

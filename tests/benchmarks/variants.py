@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from expert import Loop
 from script import Script, loss_of, on, output_of
-from small import module_of
 from torch.utils.data import DataLoader
 
 import advisor
@@ -43,15 +42,3 @@ def tuned(script: Script, settings: Path) -> Loop:
         return tuning.train_step(model, optimizer, script.loss), script.data
     model, optimizer, loader = tuning.prepare(script.model, optimizer, script.data)
     return tuning.train_step(model, optimizer, script.loss), loader
-
-
-def python_file(script: Script, file: Path) -> Loop:
-    """The loop with an exported Python file, applied as the file's header says."""
-    written = module_of(file, "exported")
-    loader = script.data if isinstance(script.data, DataLoader) else None
-    if not script.trains:
-        model, _, prepared = written.prepare(script.model, loader=loader)
-        return written.infer_step(model), script.data if prepared is None else prepared
-    optimizer = script.make_optimizer(script.model.parameters())
-    model, optimizer, prepared = written.prepare(script.model, optimizer, loader)
-    return written.train_step(model, optimizer, script.loss), script.data if prepared is None else prepared

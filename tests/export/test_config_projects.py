@@ -213,12 +213,10 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
     ("text", "key", "value"),  # in the text, <old>new>
     [
         ("bf16: <false>true>\nfp16: <true>false>\n", "precision.autocast", "bfloat16"),
-        ("data: {batch_size: <64>128>}\n", "data.batch_size", 128),
         ("data.batch_size: <64>128>\n", "data.batch_size", 128),
         ("loaders:\n- {batch_size: <64>128>}\n", "data.batch_size", 128),
         ("a: {b: {batch_size: <64.0>128>}}\n", "data.batch_size", 128),
         ("data: {batch_size: <64>128>}\neval: {batch_size: 16}\n", "data.batch_size", 128),
-        ("train: {batch_size: <64>128>}\neval: {batch_size: 16}\n", "data.batch_size", 128),
         ("loaders: {train_ds: {batch_size: <64>128>}, validation_ds: {batch_size: 1}}\n", "data.batch_size", 128),
         ("batch_size: <64>128>\ntest-loader: {batch_size: 1}\n", "data.batch_size", 128),
         ("train: {batch_size: '<64>128>'}\n", "data.batch_size", 128),
@@ -235,7 +233,6 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
         ("tf32: <no>yes>\n", "precision.float32_matmul", "high"),
         ("grad_accum_steps: <4>1>\n", "step.accumulate", 1),
         ("torch-compile: <false>true>\n", "compile.mode", "default"),
-        ("accum_iter: <4>1>\n", "step.accumulate", 1),
         ("micro_batch_size: <4>8>\n", "data.batch_size", 8),
         ("max_data_loader_n_workers: <0>2>\n", "data.num_workers", 2),
         ("useBf16: <false>true>\n", "precision.autocast", "bfloat16"),
@@ -243,7 +240,6 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
         ("num_loader_workers: <4>2>\nnum_eval_loader_workers: 4\n", "data.num_workers", 2),
         ("train: {batch_size_per_gpu: <4>8>}\n", "data.batch_size", 8),
         ("trainer: {num_gradient_accumulation_steps: <1>2>}\n", "step.accumulate", 2),
-        ("train: {batch_size: <4>16>}\nevaluate: {batch_size: 8}\n", "data.batch_size", 16),
         (
             "precision: <32-true>bf16-mixed>  # c\ndevices: 1\nnum_nodes: 1\nmetrics: {precision: 0.5}\n",
             "precision.autocast",
@@ -333,19 +329,14 @@ def test_composer_s_precision_stays_in_its_words():
         "task: detect\nmode: train\nbatch: 8\nepochs: 3\nworkers: 2\npatience: 3\nbox: 1\n",
         "model: {name: a}\noptimizer: {name: b}\ntraining: {steps: 1}\ncompile: {on: no}\nlr_scheduler: {a: 1}\n",
         "trainer: {epochs: 3, lr: 0.1}\nmodel: a\ndata: b\n",
-        "precision: bf16-true\ndevices: 1\nnum_nodes: 1\ncheckpoint_dir: a\n",
         "lr0: 0.01\nlrf: 0.1\nwarmup_bias_lr: 0.1\nmosaic: 1.0\nbox: 0.05\nobj: 1.0\nanchor_t: 4.0\nhsv_h: 0.015\n",
-        "trainer: {precision: fp32, max_epochs: 3}\nmodel: a\n",
         "trainer: {precision: bf16, max_steps: 3, devices: 2, strategy: ddp}\noptimizer: {lr: 0.1}\n",
         "train_batch_size: 8\noptimizer: adam\nscheduler: cosine\nfp16: false\n",
         "num_processes: 2\nmixed_precision: no\ndebug: false\ngpu_ids: 0\nuse_cpu: false\n",
-        "defaults: [1, 2]\nlr: 3\n",
         # SlowFast, Swin and HRNet, whose yacs refuses detectron2's names
         "TRAIN: {BATCH_SIZE: 64}\nSOLVER: {MAX_EPOCH: 9}\nMODEL: {ARCH: slowfast}\nTEST: {ENABLE: on}\nNUM_GPUS: 8\n",
-        "DATA: {BATCH_SIZE: 128}\nMODEL: {TYPE: swin}\nTEST: {CROP: on}\nOUTPUT_DIR: out\nCUDNN_BENCHMARK: on\n",
         # MAE, DeiT, YOLOv5, diffusers, a script without Hugging Face's Trainer, a trainer of one's own
         "accum_iter: 1\ndrop_path: 0.1\nblr: 1e-3\nlayer_decay: 0.75\naa: rand\nremode: pixel\nweight_decay: 0.1\n",
-        "model_ema: on\nopt: adamw\nopt_eps: 1e-8\nsched: cosine\nbce_loss: off\nnum_workers: 10\npin_mem: on\n",
         "weights: a.pt\nbatch_size: 16\nimgsz: 640\nexist_ok: off\nworkers: 8\ncos_lr: off\nsingle_cls: off\n",
         "train_batch_size: 4\nnum_train_epochs: 9\ndataloader_num_workers: 0\nmixed_precision: fp16\nhub_model_id: a\n",
         "per_device_train_batch_size: 8\nnum_train_epochs: 3\nlr_scheduler_type: linear\nnum_warmup_steps: 0\n",

@@ -8,13 +8,6 @@ from advisor.export.files import write_atomically
 from advisor.files.config_file import read_text
 
 
-def test_writes_exactly_the_text_with_its_line_endings(tmp_path):
-    path = tmp_path / "tuned.yaml"
-    write_atomically(path, "a: 1\r\nb: ü\n")
-    assert path.read_bytes() == "a: 1\r\nb: ü\n".encode()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["tuned.yaml"]
-
-
 def test_an_existing_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path):
     old = tmp_path / "old.yaml"
     old.write_text("a: 1\n")

@@ -4,7 +4,7 @@ import datetime
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_session import sample_history
 
@@ -75,11 +75,12 @@ VALUES = st.one_of(
 )
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*){1,2}\Z"), VALUES, max_size=5))
-def test_every_mapping_of_settings_comes_back(settings):
-    back = Settings.from_yaml(settings_yaml(SessionState(), settings))
-    assert dict(back) == settings
-    assert [type(back[key]) for key in settings] == [type(value) for value in settings.values()]
+def test_every_mapping_of_settings_comes_back(given_settings):
+    back = Settings.from_yaml(settings_yaml(SessionState(), given_settings))
+    assert dict(back) == given_settings
+    assert [type(back[key]) for key in given_settings] == [type(value) for value in given_settings.values()]
 
 
 def test_a_measured_effect_beside_every_kind_of_value(state):

@@ -101,14 +101,9 @@ def test_torchrun_takes_the_command_that_starts_it_on_each_machine(tmp_path, gpu
     assert (written["num_processes"], written["num_machines"]) == (gpus, machines)
 
 
-def test_one_gpu_s_settings_are_exported_where_several_were_no_faster(tmp_path):
-    told = exported(tmp_path / "tuned.yaml", settings={})
-    assert not any("torchrun" in line for line in told)
-    assert "parallel" not in (tmp_path / "tuned.yaml").read_text()
-
-
-def test_settings_of_several_gpus_go_with_the_stack_that_they_were_measured_with(tmp_path):
-    exported(tmp_path / "tuned.yaml", carried={"precision.autocast": "float16"})
+@pytest.mark.parametrize("options", [{"settings": {}}, {"carried": {"precision.autocast": "float16"}}])
+def test_one_gpu_s_settings_are_exported_where_several_were_no_faster_or_were_measured_with_others(tmp_path, options):
+    exported(tmp_path / "tuned.yaml", **options)
     assert "parallel" not in (tmp_path / "tuned.yaml").read_text()
 
 

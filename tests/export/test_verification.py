@@ -149,6 +149,32 @@ def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     assert found.problem.startswith("the loop with the file: ")
 
 
+# Small steps, bound by the host's launches.
+LAYERS = """
+import torch
+
+def build():
+    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*layers)
+    batch = (torch.randn(32, 64), torch.randn(32, 64))
+    return model, batch, torch.nn.MSELoss(), torch.optim.AdamW(model.parameters())
+"""
+
+
+@pytest.mark.gpu
+def test_a_captured_step_is_verified_to_be_faster(tmp_path):
+    (tmp_path / "target.py").write_text(LAYERS)
+    settings = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
+    exported = tmp_path / "tuned.yaml"
+    exported.write_text("step.cuda_graph: true\noptimizer.implementation: fused\n")
+    Runner.prepare()
+    bench = OneBench(TargetSpec("target.py:build", str(tmp_path)), str(tmp_path / "log"))
+    found = verify(bench, Exported(str(exported)), replace(confirmed().stack, settings=settings))
+    assert not found.problem
+    assert found.speedup > 1.5
+    assert found.tuned_step_ms < found.plain_step_ms
+
+
 class Recorded(OneBench):
     """A bench whose runs are results with these outputs and losses, without the file and with it."""
 

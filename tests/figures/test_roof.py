@@ -13,21 +13,13 @@ def profile(**changes):
     return profile_facts(**known | changes)
 
 
-def test_the_profiled_steps_share_of_the_roof():
+def test_shares_of_the_roof_of_the_copy_rate_and_of_calls():
     assert step_roof_share(profile()) == pytest.approx(0.5)
-    assert step_roof_share(profile(ceiling_flops_per_s=None)) is None
-    assert step_roof_share(profile(flops_per_step=None)) is None
-
-
-def test_the_share_of_the_copy_rate():
     assert step_copy_share(profile(moved_bytes_per_step=10**11, copy_bytes_per_s=4e12)) == pytest.approx(0.25)
-    assert step_copy_share(profile(copy_bytes_per_s=4e12)) is None
-
-
-def test_the_share_that_calls_cost_is_never_above_one():
     assert overhead_share(profile(calls_per_step=40_000.0, call_overhead_s=1e-6)) == pytest.approx(0.4)
-    assert overhead_share(profile(calls_per_step=400_000.0, call_overhead_s=1e-6)) == 1
-    assert overhead_share(profile()) is None
+    assert overhead_share(profile(calls_per_step=400_000.0, call_overhead_s=1e-6)) == 1, "never more than the step"
+    unknown = profile(ceiling_flops_per_s=None), profile(flops_per_step=None)
+    assert [*map(step_roof_share, unknown), step_copy_share(profile()), overhead_share(profile())] == [None] * 4
 
 
 def test_the_share_before_and_after_is_that_of_the_type_the_stack_computes_in():

@@ -27,13 +27,10 @@ def closed(tmp_path, monkeypatch):
     return tmp_path / "closed"
 
 
-def test_a_file_that_cannot_be_reached_is_told_apart_from_one_that_is_not_there(closed):
+def test_a_file_that_cannot_be_reached_is_told_apart_from_one_that_is_not_there(closed, tmp_path):
     assert no_file(closed / "a.py", "closed/a.py") == "closed/a.py cannot be reached: Permission denied."
     assert no_file("a.py") == "there is no file a.py."
     assert no_file("a\0b") == "there is no file a\0b."
-
-
-def test_a_target_that_cannot_be_reached_is_refused(closed, tmp_path):
     with pytest.raises(TargetError, match=r"^closed/target.py cannot be reached: Permission denied\.$"):
         load_target(TargetSpec("closed/target.py", str(tmp_path)))
 

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor.figures.formatting import link_rows
 from advisor.machine import host as host_module
+from advisor.machine.device import backend_of
 from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
 from advisor.machine.host import usable_cores
 from advisor.machine.nvml import NvmlUnavailableError
@@ -24,11 +26,7 @@ def test_every_field_of_a_gpu_is_filled():
     assert gpu.memory_used_bytes == 3 * GIB
     assert gpu.compute_capability == (9, 0)
     assert (gpu.power_limit_w, gpu.mig_enabled) == (700.0, False)
-
-
-def test_throttle_reasons_are_words_and_idling_is_not_one():
-    (gpu,) = inspect_hardware(nvml()).gpus
-    assert gpu.throttle_reasons == ("power cap", "hardware thermal slowdown")
+    assert gpu.throttle_reasons == ("power cap", "hardware thermal slowdown"), "idling is none"
 
 
 OPTIONAL = [
@@ -61,26 +59,26 @@ def test_what_a_driver_does_not_support_is_none(call):
     assert len(sample_gpus(context)) == 1
 
 
+def refusing(code):
+    return nvml(refused={"nvmlInit": code})
+
+
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("context", "words"),
     [
-        (FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver"),
-        (FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED, "not loaded"),
-        (FakeNvml.NVML_ERROR_NO_PERMISSION, "may not talk"),
-        (999, "code 999"),
+        (refusing(FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND), "no NVIDIA driver"),
+        (refusing(FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED), "not loaded"),
+        (refusing(FakeNvml.NVML_ERROR_NO_PERMISSION), "may not talk"),
+        (refusing(999), "code 999"),
+        (nvml(count=0), "sees no GPU"),
     ],
 )
-def test_a_machine_without_nvml_has_a_note_that_says_what_follows(code, words):
-    context = nvml(refused={"nvmlInit": code})
+def test_a_machine_without_a_gpu_has_a_note_that_says_what_follows(context, words):
     found = inspect_hardware(context)
     assert found.gpus == ()
     assert words in found.gpu_note
     assert found.gpu_note.endswith("so the session runs on the CPU.")
     assert sample_gpus(context) == ()
-
-
-def test_an_empty_machine_has_a_note_too():
-    assert "sees no GPU" in inspect_hardware(nvml(count=0)).gpu_note
 
 
 def test_a_lost_gpu_is_left_out_and_named():
@@ -186,26 +184,32 @@ def test_gpus_behind_a_switch_reach_each_other_over_all_their_nvlinks():
     assert link_rows(links) == [("all 3 pairs", "18 NVLinks")]
 
 
-def test_only_links_that_lead_to_the_other_gpu_count_where_they_are_direct():
-    library = FakeNvml(count=2)
+def to_the_other_gpu(library):
     other_end = lambda handle, link: SimpleNamespace(busId="gpu1" if link < 4 else "gpu7")  # noqa: E731
     library.answers["nvmlDeviceGetNvLinkRemotePciInfo"] = other_end
-    (link,) = links_of(library)
-    assert link.nvlinks == 4
 
 
-def test_gpus_without_nvlink_have_their_path_over_pcie():
-    library = FakeNvml(count=2)
+def without_nvlink(library):
     library.nvlinks = 0
-    assert link_rows(links_of(library)) == [("0-1", "no NVLink, PCIe across NUMA nodes")]
 
 
-def test_a_driver_that_knows_no_links_leaves_pairs_without_a_path():
+def without_answers(library):
     asked = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMemoryAffinity")
-    library = FakeNvml(count=2, refused=dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED))
-    hardware = inspect_hardware(nvml_of(library))
-    assert hardware.links == (GpuLink(0, 1),)
-    assert link_rows(hardware.links) == [("0-1", "no NVLink")]
+    library.refused = dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("change", "link"),
+    [
+        (to_the_other_gpu, GpuLink(0, 1, 4, "PCIe across NUMA nodes")),  # only links that lead there count
+        (without_nvlink, GpuLink(0, 1, path="PCIe across NUMA nodes")),
+        (without_answers, GpuLink(0, 1)),
+    ],
+)
+def test_the_link_of_a_pair(change, link):
+    library = FakeNvml(count=2)
+    change(library)
+    assert links_of(library) == (link,)
 
 
 def test_pairs_with_the_same_link_share_a_row():
@@ -261,28 +265,33 @@ def kernel(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("100000 100000", 1), ("10000 100000", 1), ("max 100000", None)])
-def test_a_quota_limits_the_cores(kernel, quota, cores):
-    root = kernel(proc__self__cgroup="0::/pod\n", sys__fs__cgroup__pod__cpu_DOT_max=quota)
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "10000 100000"}, 1),
+        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
+        (  # version 1, and a path that is not visible
+            {
+                "proc__self__cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us": "50000",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us": "100000",
+            },
+            1,
+        ),
+        (  # of a group above
+            {
+                "proc__self__cgroup": "0::/pod/container\n",
+                "sys__fs__cgroup__pod__container__cpu_DOT_max": "max 100000",
+                "sys__fs__cgroup__pod__cpu_DOT_max": "50000 100000",
+            },
+            1,
+        ),
+    ],
+)
+def test_a_quota_limits_the_cores(kernel, files, cores):
+    root = kernel(**files)
     assert usable_cores(root) == (cores or usable_cores(root / "none"))
-
-
-def test_the_quota_of_version_1_and_a_path_that_is_not_visible(kernel):
-    root = kernel(
-        proc__self__cgroup="4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
-        sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us="50000",
-        sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us="100000",
-    )
-    assert usable_cores(root) == 1
-
-
-def test_a_quota_of_a_group_above_counts(kernel):
-    root = kernel(
-        proc__self__cgroup="0::/pod/container\n",
-        sys__fs__cgroup__pod__container__cpu_DOT_max="max 100000",
-        sys__fs__cgroup__pod__cpu_DOT_max="50000 100000",
-    )
-    assert usable_cores(root) == 1
 
 
 def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
@@ -293,3 +302,33 @@ def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
         sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
     )
     assert host_module._memory_limits(root) == (GIB, GIB * 3 // 4)
+
+
+# --- a real GPU -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_nvml_and_torch_agree():
+    properties = torch.cuda.get_device_properties(0)
+    hardware = inspect_hardware()
+    assert hardware.gpu_note is None
+    gpu = next(gpu for gpu in hardware.gpus if gpu.uuid.removeprefix("GPU-") == str(properties.uuid))
+    assert gpu is not None
+    assert gpu.name == properties.name
+    assert gpu.compute_capability == (properties.major, properties.minor)
+    # The driver keeps a part for itself that CUDA does not see.
+    assert properties.total_memory <= gpu.memory_total_bytes <= 1.05 * properties.total_memory
+    (now,) = [reading for reading in sample_gpus() if reading.uuid == gpu.uuid]
+    assert 0 < now.sm_clock_mhz <= 4000
+    assert 0 < now.power_w <= 1.2 * gpu.power_limit_w
+    assert gpu.processes == () or all(process.pid for process in gpu.processes)
+
+
+@pytest.mark.gpu
+def test_used_memory_follows_an_allocation():
+    backend = backend_of(torch.device("cuda"))
+    torch.zeros(1, device="cuda")
+    before = backend.memory().device_used_bytes
+    held = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    assert backend.memory().device_used_bytes - before >= 0.9 * held.nbytes

@@ -86,19 +86,9 @@ def test_nohup_and_other_threads_are_left_alone():
 @pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30)])
 def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "advisor",
-        "target.py:build",
-        "--headless",
-        "--json",
-        "out.json",
-        "--device",
-        "cpu",
-    ]
+    command = [sys.executable, "-m", "advisor", "target.py:build", "--headless", "--json", "out.json"]
     process = subprocess.Popen(
-        command,
+        [*command, "--device", "cpu"],
         cwd=tmp_path,
         env={**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "state")},
         stdout=subprocess.PIPE,
@@ -166,7 +156,7 @@ def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, numbe
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "after_s"), [(2, 0.2), (1, 0.9), (15, 2.0)])
+@pytest.mark.parametrize(("number", "after_s"), [(2, 0.2), (15, 2.0)])
 def test_a_signal_in_the_apps_first_seconds_leaves_no_screen_and_writes_what_was_asked_for(tmp_path, number, after_s):
     code, shown, _ = ended_by(number, tmp_path, lambda shown, seconds: seconds > after_s)
     assert code == 130, shown[-2000:]

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -60,13 +59,19 @@ def test_the_ratio_of_two_programs_is_that_of_their_steps(tmp_path, monkeypatch,
     assert found["a"]["peak_bytes"] > 2**20
 
 
-def test_other_losses_are_different_and_seeds_that_vary_are_not_compared(tmp_path):
-    counts = "[open(f'ran-{os.getpid()}', 'w').close(), len(os.listdir())][1]"  # each run has another seed
-    train = program(tmp_path, "train.py", seed=counts)
-    sides = (Command(side, train, str(tmp_path)) for side in "AB")
-    found = compare(*sides, 200.0, tmp_path / "runs", lambda text: None)
-    assert found.losses == "varying"
-    assert commands._losses(*(replace(side, runs=side.runs[:1]) for side in (found.a, found.b))) == "different"
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (((1.0, 0.5),) * 2, ((1.0, 0.5),) * 2, "same"),
+        (((1.0, 0.5),) * 2, ((1.0, 0.501),) * 2, "close"),
+        (((1.0, 0.5),) * 2, ((1.0, 0.7),) * 2, "different"),
+        (((1.0, 0.5), (1.0, 0.7)), ((1.0, 0.6),) * 2, "varying"),  # each run has another seed
+        (((),) * 2, ((1.0,),) * 2, ""),
+    ],
+)
+def test_losses_are_compared_but_for_seeds_that_vary(a, b, said):
+    sides = (Side("", tuple(CommandRun((), 1.0, 0, losses) for losses in runs)) for runs in (a, b))
+    assert commands._losses(*sides) == said
 
 
 @pytest.mark.parametrize(
@@ -75,32 +80,19 @@ def test_other_losses_are_different_and_seeds_that_vary_are_not_compared(tmp_pat
         (f"{sys.executable} -c 'print(40 + 2)'", "made no optimizer step"),
         (f"{sys.executable} -c 'input()'", "exit code 1"),
         ("sleep 60", "within 2 s"),
+        (f"{sys.executable} few.py", "too few optimizer steps"),
         ("there-is-no-such-program", "exit code 127"),
     ],
 )
 def test_a_command_without_a_training_loop_is_said_with_the_end_of_its_output(tmp_path, command, said):
+    program(tmp_path, "few.py", steps=3)
     with pytest.raises(TargetError, match=said) as raised:
         run(Command("A", command, str(tmp_path)), tmp_path / "run", within_s=2.0 if "sleep" in command else 60.0)
     assert raised.value.hint
     assert "42" in raised.value.details or "print" not in command
 
 
-def test_a_command_that_makes_too_few_steps_is_said(tmp_path):
-    few = program(tmp_path, "few.py", steps=3)
-    with pytest.raises(TargetError, match="too few optimizer steps"):
-        run(Command("A", few, str(tmp_path)), tmp_path / "run", within_s=60.0)
-
-
-def test_nothing_is_left_of_a_command_and_what_it_started(tmp_path):
-    train = program(tmp_path, "train.py")
-    run(Command("A", f"sleep 98.76 & {train}", str(tmp_path)), tmp_path / "run", within_s=60.0)
-    lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
-    assert not [line for line in lines if "sleep 98.76" in line]
-    said = (tmp_path / "run" / "output.log").read_text().split()[-1]
-    assert not psutil.pid_exists(int(said))
-
-
-def test_an_optimizer_for_each_parameter_makes_one_step(tmp_path):
+def test_an_optimizer_for_each_parameter_makes_one_step_and_nothing_is_left_of_a_command(tmp_path):
     """Also behind a library that asks for PyTorch before the program imports it."""
     asks = "import importlib.util\nimportlib.util.find_spec('torch')\n"
     loop = LOOP.format(sleep_s=0.02, steps=10**6, seed=0).replace(
@@ -108,8 +100,12 @@ def test_an_optimizer_for_each_parameter_makes_one_step(tmp_path):
         "every = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(12)]\noptimizer = every[0]",
     )
     (tmp_path / "train.py").write_text(f"{asks}{loop}    for one in every[1:]:\n        one.step()\n")
-    found = run(Command("A", f"{sys.executable} train.py", str(tmp_path)), tmp_path / "run", within_s=60.0)
-    assert found.step_ms > 20
+    command = Command("A", f"sleep 98.76 & {sys.executable} train.py", str(tmp_path))
+    assert run(command, tmp_path / "run", within_s=60.0).step_ms > 20
+    lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if "sleep 98.76" in line]
+    said = (tmp_path / "run" / "output.log").read_text().split()[-1]
+    assert not psutil.pid_exists(int(said))
 
 
 def test_pairs_that_are_whole_count_where_a_later_run_fails(tmp_path):
@@ -123,6 +119,7 @@ def test_pairs_that_are_whole_count_where_a_later_run_fails(tmp_path):
 
 def test_one_command_at_two_revisions(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(compare.__kwdefaults__, "most", 1)
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@example.com"]
     subprocess.run(["git", "init", "-q", "."], check=True)
     for tag, sleep_s in (("old", 0.04), ("new", 0.02)):

@@ -136,17 +136,16 @@ def test_what_is_on_is_measured_off_also_where_nothing_else_is_worth_trying():
     assert "allocator" in load_catalog().propose(gpu_facts(), only=("allocator",)).skipped
 
 
-def test_the_present_value_is_not_proposed(tmp_path):
-    catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [False]"))
-    assert catalog.propose(cpu_facts()).skipped["mine"] == (
-        "planted.mine is false already, and there is no other value to try"
-    )
-
-
-def test_a_recipe_whose_candidates_raise_is_skipped(tmp_path):
-    catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [1 / 0]"))
-    proposals = catalog.propose(cpu_facts())
-    assert proposals.skipped["mine"] == "the recipe has a bug: ZeroDivisionError: division by zero"
+@pytest.mark.parametrize(
+    ("candidates", "reason"),
+    [
+        ("return [False]", "planted.mine is false already, and there is no other value to try"),
+        ("return [1 / 0]", "the recipe has a bug: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_recipe_without_a_value_to_try_is_skipped_and_the_others_are_not(tmp_path, candidates, reason):
+    proposals = catalog_with(tmp_path, mine=recipe_text("mine", candidates=candidates)).propose(cpu_facts())
+    assert proposals.skipped["mine"] == reason
     assert candidates_of(proposals, "zero_grad")
 
 

@@ -6,9 +6,8 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from facts import GPU_UUID, h200, host
 from process_state import state_put_back
 from proposals import CATALOG
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from advisor.recipe import CUDA, Components, Recipe
 from advisor.recipe.catalog import Proposals
@@ -143,23 +142,6 @@ class Recurrent(nn.Module):
         return self.head(self.rnn(sequences)[1][-1])
 
 
-class Pair(NamedTuple):
-    images: torch.Tensor
-    labels: torch.Tensor
-
-
-@dataclass
-class Batch:
-    images: torch.Tensor
-    labels: torch.Tensor
-    name: str = "batch"
-
-
-class TakesBatch(Net):
-    def forward(self, batch):
-        return self.head(self.body(batch.images))
-
-
 class Samples(Dataset):
     def __init__(self):
         self.samples = TensorDataset(images(24), labels(24))
@@ -169,11 +151,6 @@ class Samples(Dataset):
 
     def __getitem__(self, index):
         return self.samples[index]
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(zip(images(24), labels(24), strict=True))
 
 
 def images(count=SIZE):
@@ -186,22 +163,6 @@ def labels(count=SIZE):
 
 def loss_of_nested(output, target):
     return nn.functional.cross_entropy(output["logits"][0], target) + output["aux"]["mean"] ** 2
-
-
-def loss_of_batch(model, batch):
-    return nn.functional.cross_entropy(model(batch), batch.labels)
-
-
-def collated(samples):
-    return Batch(*default_collate(samples))
-
-
-def whole_batches():
-    return DataLoader([(images(), labels())] * 3, batch_size=None)
-
-
-def custom_batches():
-    return DataLoader(Samples(), batch_sampler=[[0, 1, 2], [3, 4], [5, 6, 7, 8]])
 
 
 WORKLOADS = {
@@ -225,16 +186,8 @@ WORKLOADS = {
         Recurrent(),
         (nn.utils.rnn.pack_sequence([torch.randn(n, 5) for n in (4, 3, 3, 1)]), labels(4)),
     ),
-    "a named tuple": lambda: (TakesBatch(), Pair(images(), labels()), loss_of_batch),
     "a callable": lambda: (Net(), lambda size: (images(size), labels(size))),
-    "an iterable dataset": lambda: (Net(), DataLoader(Stream(), batch_size=SIZE)),
-    "a batch sampler": lambda: (Net(), custom_batches()),
-    "whole batches": lambda: (Net(), whole_batches()),
-    "a collated dataclass": lambda: (
-        TakesBatch(),
-        DataLoader(Samples(), batch_size=SIZE, collate_fn=collated),
-        loss_of_batch,
-    ),
+    "whole batches": lambda: (Net(), DataLoader([(images(), labels())] * 3, batch_size=None)),
     "a worker and what cannot be pickled": lambda: (
         Net(),
         DataLoader(
@@ -252,8 +205,6 @@ def loop_of(name, mode):
     else:
         parts.pop("optimizer", None)
         parts["model"].eval()
-        if parts.get("loss") is loss_of_batch:
-            parts["loss"] = None
     loop = normalise(parts, TargetSpec("target", ".", mode=mode, device="cpu"))
     if not isinstance(parts["model"], Frozen):
         loop.model.train(mode is Mode.TRAIN)
@@ -311,23 +262,9 @@ def plain(text: str) -> bool:
     return len(text.split()) >= 3 and not PYTHONS_OWN.search(text)
 
 
-@pytest.fixture
-def as_it_was():
-    with _as_it_was():
-        yield
-
-
-@contextmanager
-def _as_it_was():
-    with state_put_back():
-        torch.set_num_threads(1)
-        yield
-
-
 # What is awkward about these are their batches, which inference gets as training does.
 TRAINED_ONLY = (
-    *("several inputs", "dict batches", "a callable", "an iterable dataset", "a batch sampler", "whole batches"),
-    *("a collated dataclass", "a worker and what cannot be pickled"),
+    *("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled"),
 )
 each_workload = pytest.mark.parametrize(
     ("name", "mode"),
@@ -340,17 +277,9 @@ each_workload = pytest.mark.parametrize(
 )
 
 
-@each_workload
-@pytest.mark.usefixtures("as_it_was")
-def test_the_workload_itself_runs(name, mode):
-    run_steps(name, mode, {})
-    facts = facts_of(name, mode)
-    assert facts.workload.mode is mode
-
-
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:
     """What each recipe of a mode proposes for a workload; recipes that need a GPU see it on one."""
-    with _as_it_was():
+    with state_put_back():
         facts = facts_of(name, mode)
     for recipe in CATALOG:
         if mode in recipe.modes:
@@ -367,6 +296,8 @@ def test_a_recipe_says_why_it_proposes_a_value_or_none(name, mode):
         if not proposals.candidates:
             reasons[recipe.id] = proposals.skipped[recipe.id]
     assert {who: reason for who, reason in reasons.items() if not plain(reason)} == {}
+    with state_put_back():
+        run_steps(name, mode, {})
 
 
 @pytest.mark.process
@@ -378,6 +309,6 @@ def test_what_a_recipe_proposes_runs_or_says_why_not(name, mode):
         for candidate in proposals.candidates:
             if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
                 continue
-            with _as_it_was():
+            with state_put_back():
                 refusals[candidate.name] = refusal(name, mode, {candidate.key: candidate.value})
     assert {who: reason for who, reason in refusals.items() if reason and not plain(reason)} == {}

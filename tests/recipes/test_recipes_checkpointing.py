@@ -87,7 +87,7 @@ CHECKPOINTED = {
 }
 
 
-@pytest.mark.parametrize(("way", "name"), [*((applied, name) for name in CHECKPOINTED), (coded, "resnet18")])
+@pytest.mark.parametrize(("way", "name"), [*((applied, name) for name in CHECKPOINTED), (coded, "frozen blocks")])
 def test_checkpointed_blocks_train_to_the_bit(way, name):
     build, shape = CHECKPOINTED[name]
     torch.manual_seed(0)

@@ -177,32 +177,6 @@ def test_the_plan_says_how_the_step_runs(recipe):
             assert getattr(workload.plan, recipe.plan_field) == wanted
 
 
-def applied(recipe_id, value):
-    recipe = CATALOG[recipe_id]
-    workload = components(mode_for(recipe))
-    recipe.apply(workload, value)
-    return workload
-
-
-@pytest.mark.parametrize("value", ["high", "medium"])
-def test_tf32_sets_both_switches(value):
-    torch.backends.cudnn.allow_tf32 = False
-    applied("tf32", value)
-    assert torch.get_float32_matmul_precision() == value
-    assert torch.backends.cudnn.allow_tf32
-    applied("tf32", "highest")
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_channels_last_changes_the_weights_strides():
-    workload = applied("channels_last", "channels_last")
-    weight = workload.model.conv.weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert not weight.is_contiguous()
-    CATALOG["channels_last"].apply(workload, "contiguous")
-    assert workload.model.conv.weight.is_contiguous()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW, None])
 def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):

@@ -52,32 +52,34 @@ class WhereItIs(nn.Module):
         return inputs * self.weight
 
 
-def created_in_step(plan, batch):
-    model = WhereItIs()
-    if plan.mode is Mode.TRAIN:
-        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.mse_loss, plan)
-    else:
-        step = InferStep(model, plan)
-    step.forward(batch)
-    return model.seen
+def by_plan(mode, *, create=True):
+    plan, model = StepPlan(mode, "meta", create_on_device=create), WhereItIs()
+    if mode is Mode.INFER:
+        return model, InferStep(model, plan).forward
+    return model, TrainStep(model, sgd(model), nn.functional.mse_loss, plan).forward
 
 
+def by_file(mode):
+    module, model = module_of(CATALOG, {"step.create_on_device": True}, mode), WhereItIs()
+    if mode is Mode.INFER:
+        return model, lambda batch: module.infer_step(model)(batch[0])
+    return model, module.train_step(model, sgd(model), nn.functional.mse_loss)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+
+
+@pytest.mark.parametrize("way", [by_plan, by_file])
 @pytest.mark.parametrize("mode", list(Mode))
-def test_the_step_creates_on_its_device_when_the_plan_says_so(mode):
-    batch = (torch.ones(2, device="meta"), torch.ones(2, device="meta"))
-    assert created_in_step(StepPlan(mode, "meta", create_on_device=True), batch) == ["meta"]
-    assert created_in_step(StepPlan(mode, "meta"), batch) == ["cpu"]
+def test_the_step_creates_on_its_device(mode, way):
+    model, step = way(mode)
+    step((torch.ones(2, device="meta"), torch.ones(2, device="meta")))
+    assert model.seen == ["meta"]
     assert torch.zeros(1).device.type == "cpu"
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
-def test_the_exported_step_creates_on_its_device(mode):
-    module = module_of(CATALOG, {"step.create_on_device": True}, mode)
-    model = WhereItIs()
-    batch = torch.ones(2, device="meta")
-    if mode == "infer":
-        module.infer_step(model)(batch)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-        module.train_step(model, optimizer, nn.functional.mse_loss)((batch, batch))
-    assert model.seen == ["meta"]
+def test_the_step_creates_on_the_host_unless_the_plan_says_so():
+    model, step = by_plan(Mode.INFER, create=False)
+    step((torch.ones(2, device="meta"),))
+    assert model.seen == ["cpu"]

@@ -1,9 +1,13 @@
+"""Habits that cost time: what a step does for them, their ways side by side, and lines that make the host wait."""
+
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.python.file import python_source
 from advisor.recipe import Components
@@ -21,6 +25,7 @@ from advisor.trial.profile.habits import (
     clearing_rows,
     recording,
     stop_debugging,
+    sync_places,
     validation_rows,
     with_habits,
 )
@@ -33,6 +38,7 @@ def _nothing_left_on():
     yield
     torch.autograd.set_detect_anomaly(False)
     stop_debugging()
+    assert not torch.cuda.is_initialized() or torch.cuda.get_sync_debug_mode() == 0
 
 
 def batch():
@@ -44,9 +50,6 @@ def train_step(loss=None, model=None, **plan):
     model = model or nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cpu", **plan))
-
-
-# --- which values are tried -----------------------------------------------------------------------------------
 
 
 # --- how a step obeys -----------------------------------------------------------------------------------------
@@ -69,8 +72,9 @@ def test_habits_change_no_number(plan):
     assert [plain.run(x).item() for x in data] == [other.run(x).item() for x in data]
 
 
-@pytest.mark.parametrize("loss_item", ["never", "every_step", "accumulated"])
-@pytest.mark.parametrize("empty_cache", ["never", "every_step", "every_step_with_del"])
+@pytest.mark.parametrize(
+    ("loss_item", "empty_cache"), [("accumulated", "never"), ("every_step", "every_step_with_del")]
+)
 def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
     text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
     module = {}
@@ -205,3 +209,189 @@ def test_the_backward_pass_is_no_wait_of_its_own_length():
     with recording(recorder):
         loss.backward()
     assert [place.blocked_ms for place in recorder.places(1)] == [None]
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)), nn.Linear(512, 4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Waiting(Plain):
+    """Waits in five ways, two of them in one line, and prints nothing."""
+
+    def forward(self, x):
+        largest = x.max().item() + x.min().item()
+        places = (x > largest).nonzero()
+        copy = x.mean().cpu()
+        if x.sum() > 1e9:
+            return copy
+        text = f"{x[0, 0]}"
+        return self.layers(x) + len(text) * 0.0 + places.size(0)
+
+
+LINES = {
+    "largest = x.max().item() + x.min().item()": 2,
+    "places = (x > largest).nonzero()": 1,
+    "copy = x.mean().cpu()": 1,
+    "if x.sum() > 1e9:": 1,
+}
+
+
+def gpu_batch(size=64):
+    torch.manual_seed(1)
+    return torch.randn(size, 512, device="cuda"), torch.randint(4, (size,), device="cuda")
+
+
+def gpu_step(model=None, loss=None, **plan):
+    torch.manual_seed(0)
+    model = (model or Plain()).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cuda:0", **plan))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", [Mode.TRAIN, Mode.INFER])
+def test_the_users_lines_that_wait_are_found_with_their_time(mode):
+    step = gpu_step(Waiting())
+    if mode is Mode.INFER:
+        step = InferStep(step.model, StepPlan(Mode.INFER, "cuda:0", grad_mode="no_grad"), with_target=True)
+    places = sync_places(step, Feed(gpu_batch()))
+    found = {place.text: place for place in places}
+    for text, calls in LINES.items():
+        assert found[text].calls_per_step == calls, found
+        assert found[text].blocked_ms > 0
+        assert Path(found[text].file).name == Path(__file__).name
+    assert 'text = f"{x[0, 0]}"' in found
+    times = [place.blocked_ms for place in places if place.blocked_ms is not None]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.gpu
+def test_a_wait_behind_long_work_costs_what_the_work_takes():
+    class Long(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4096, 4096) / 64)
+
+        def forward(self, x):
+            for _ in range(30):
+                x = x @ self.weight
+            scale = x.abs().max().item()
+            return x[:, :4] / (scale + 1)
+
+    step = gpu_step(Long())
+    data = torch.randn(4096, 4096, device="cuda"), torch.randint(4, (4096,), device="cuda")
+    step(data)
+    (place,) = sync_places(step, Feed(data))
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    with torch.no_grad():
+        step.model(data[0])
+    end.record()
+    torch.cuda.synchronize()
+    assert place.text == "scale = x.abs().max().item()"
+    assert 0.3 * start.elapsed_time(end) < place.blocked_ms < 3 * start.elapsed_time(end)
+
+
+@pytest.mark.gpu
+def test_a_step_that_never_waits_has_no_places():
+    assert sync_places(gpu_step(), Feed(gpu_batch())) == ()
+
+
+@pytest.mark.gpu
+def test_waits_in_the_loss_and_in_synchronize_are_found():
+    def loss(output, target):
+        value = nn.functional.cross_entropy(output, target)
+        history.append(value.item())
+        torch.cuda.synchronize()
+        return value
+
+    history = []
+    places = sync_places(gpu_step(loss=loss), Feed(gpu_batch()))
+    assert {place.text for place in places} == {"history.append(value.item())", "torch.cuda.synchronize()"}
+
+
+@pytest.mark.gpu
+def test_the_scaler_of_half_precision_waits_inside_pytorch():
+    places = sync_places(gpu_step(autocast="float16"), Feed(gpu_batch()))
+    assert places
+    assert all("grad_scaler" in place.file or "optim" in place.file for place in places), places
+
+
+@pytest.mark.gpu
+def test_copies_of_the_batch_and_habits_of_the_plan_are_left_out():
+    data = TensorDataset(torch.randn(64, 512), torch.randint(4, (64,)))
+    step = gpu_step(loss_item="every_step", empty_cache="every_step")
+    assert sync_places(step, Feed(DataLoader(data, batch_size=16))) == ()
+
+
+@pytest.mark.gpu
+def test_reading_the_loss_waits_and_adding_it_up_does_not():
+    waits = {}
+    for value in ("never", "every_step", "accumulated"):
+        step = gpu_step(loss_item=value)
+        step(gpu_batch())
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(gpu_batch())
+            waits[value] = False
+        except RuntimeError:
+            waits[value] = True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert waits == {"never": False, "every_step": True, "accumulated": False}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", ["never", "every_step", "every_step_with_del"])
+def test_emptying_the_cache_gives_memory_back(value):
+    step = gpu_step(empty_cache=value)
+    data = torch.randn(16384, 512), torch.randint(4, (16384,))  # a segment of its own: 10 MiB and less share one
+    for _ in range(3):
+        step(data)
+    torch.cuda.synchronize()
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    after = step(data)
+    del after
+    if value == "never":
+        assert unused > 2**20
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    given_back = before - torch.cuda.memory_reserved()
+    # The batch's 32 MiB are still in use when the cache is emptied without `del`.
+    assert (given_back >= 32 * 2**20) is (value != "every_step_with_del")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", ["anomaly", "profiler", "nvtx", "none"])
+def test_debugging_aids_on_a_gpu(value):
+    step = gpu_step()
+    CATALOG["debug_off"].apply(Components(step.model, step.optimizer, None, step.plan), value)
+    assert _debug_switch() == value
+    for _ in range(3):
+        step(gpu_batch())
+    torch.cuda.synchronize()
+    stop_debugging()
+    if value != "anomaly":
+        assert _debug_switch() == "none"
+    with torch.profiler.profile(acc_events=True) as recorded:
+        step(gpu_batch())
+        torch.cuda.synchronize()
+    assert any(row.self_device_time_total for row in recorded.key_averages())
+
+
+@pytest.mark.gpu
+def test_validation_without_recording_needs_less_memory():
+    rows = {row.way: row for row in validation_rows(gpu_step(), gpu_batch(8192), limit_s=0.2)}
+    assert rows["grad"].memory_bytes > 2 * rows["no_grad"].memory_bytes > 0
+    assert rows["inference_mode"].memory_bytes == pytest.approx(rows["no_grad"].memory_bytes, rel=0.1)
+    assert all(row.step_ms > 0 for row in rows.values())

@@ -1,9 +1,16 @@
+"""Recipes of precision: weights in half precision, and those of an optional package, float8 and integer weights."""
+
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 import torch
 from exported_module import module_of
-from small_decoder import CATALOG, CPU, Decoder, applied, batches, both_steps, both_ways, losses, parts
+from facts import cpu_facts, gpu_facts
+from proposals import CATALOG, proposed, reason
 from torch import nn
 
+from advisor.recipe import Components
+from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
@@ -11,6 +18,75 @@ from advisor.trial.inspection import current_settings, inspect_loop
 from advisor.workloads.loop import Loop
 
 pytestmark = pytest.mark.usefixtures("flags_kept")
+CPU = torch.device("cpu")
+
+
+class Decoder(nn.Module):
+    """Attention, normalization and a product: a transformer's block in small."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, inputs):
+        queries, keys, values = (
+            part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(inputs).chunk(3, dim=-1)
+        )
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values)
+        return self.head(self.norm(inputs + attended.transpose(1, 2).flatten(2)).mean(1))
+
+
+class Wide(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4))
+
+
+def parts(mode=Mode.TRAIN, model=None):
+    torch.manual_seed(0)
+    model = (model or Decoder()).train(mode is Mode.TRAIN)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
+    return Components(model, optimizer, None, StepPlan(mode, "cpu"), batch_size=8)
+
+
+def batches(count=5):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(8, 16, 32, generator=generator), torch.randint(4, (8,), generator=generator)) for _ in range(count)
+    ]
+
+
+def applied(settings):
+    components = parts()
+    apply_settings(CATALOG, components, settings)
+    return make_step(components, nn.functional.cross_entropy)
+
+
+def exported(settings):
+    module, components = module_of(CATALOG, settings, Mode.TRAIN), parts()
+    model, optimizer, _ = module.prepare(components.model, components.optimizer)
+    return module.train_step(model, optimizer, nn.functional.cross_entropy)
+
+
+def losses(step):
+    return [step(batch).item() for batch in batches()]
+
+
+def by_apply(recipe_id, value, components):
+    CATALOG[recipe_id].apply(components, value)
+    return components.model, components.optimizer
+
+
+def by_code(recipe_id, value, components):
+    inputs, targets = batches(1)[0]
+    namespace = {"torch": torch, "device": CPU, "loss_fn": nn.functional.cross_entropy}
+    namespace |= {"model": components.model, "optimizer": components.optimizer, "inputs": inputs, "targets": targets}
+    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
+    return namespace["model"], namespace["optimizer"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
 
 
 # --- half-precision weights -----------------------------------------------------------------------------------
@@ -32,7 +108,7 @@ def test_the_weights_and_the_optimizers_state_take_the_type(effect, value):
     assert (state["exp_avg"].dtype, state["step"].dtype) == (dtype, torch.float32)
 
 
-@both_steps
+@pytest.mark.parametrize("step_of", [applied, exported])
 @pytest.mark.parametrize("value", ["bfloat16", "float32"])
 def test_a_step_with_half_weights_trains_near_the_float32_one(step_of, value):
     expected = losses(applied({}))
@@ -66,18 +142,6 @@ def test_complex_numbers_are_not_made_real():
         CATALOG["half_weights"].apply(parts(model=model), "bfloat16")
 
 
-# --- determinism ----------------------------------------------------------------------------------------------
-
-
-@both_ways
-@pytest.mark.parametrize("value", [True, False])
-def test_both_switches_of_determinism(effect, value):
-    torch.use_deterministic_algorithms(not value)
-    effect("deterministic_off", value, parts())
-    assert torch.are_deterministic_algorithms_enabled() is value
-    assert torch.backends.cudnn.deterministic is value
-
-
 # --- what the user has on already -----------------------------------------------------------------------------
 
 
@@ -102,3 +166,93 @@ def test_sizes_of_linear_layers_are_facts():
     model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
     facts = inspect_loop(loop_of(model), CPU, batches(1)[0])
     assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
+
+
+# --- float8 and integers ---------------------------------------------------------------------------------------
+
+LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
+
+
+OPTIONAL = {"float8": gpu_facts(linear_shapes=LARGE), "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE)}
+
+
+@pytest.mark.parametrize("recipe_id", OPTIONAL)
+def test_without_torchao_the_reason_says_how_to_get_it(recipe_id, monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    expected = "torchao is not installed; `pip install 'perf-advisor[torchao]'` adds it"
+    assert reason(recipe_id, OPTIONAL[recipe_id]) == expected
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.0+cu126")
+    assert "torchao 0.9.0+cu126 is too old (0.14 or later is needed)" in reason(recipe_id, OPTIONAL[recipe_id])
+
+
+def test_float8_needs_its_units_and_large_layers(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.14.1")
+    assert proposed("float8", gpu_facts(linear_shapes=LARGE)) == ["tensorwise"]
+    autocast = {"precision.autocast": "bfloat16"}
+    assert proposed("float8", gpu_facts(linear_shapes=LARGE, current=autocast)) == ["tensorwise", "rowwise"]
+    half = gpu_facts(mode=Mode.INFER, linear_shapes=LARGE, parameter_dtypes=("bfloat16",))
+    assert proposed("float8", half) == ["tensorwise", "rowwise"]
+    assert "8.0 has no float8 tensor cores" in reason("float8", gpu_facts(linear_shapes=LARGE, capability=(8, 0)))
+    for shapes in ((), ((512, 512, 8),), ((4096, 50257, 1),)):
+        assert "multiples of 16 and at least 1,048,576 weights" in reason("float8", gpu_facts(linear_shapes=shapes))
+
+
+def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.18.0")
+    infer = {"mode": Mode.INFER, "linear_shapes": LARGE}
+    assert proposed("int8_weights", gpu_facts(**infer)) == ["int8wo", "int8dq"]
+    assert proposed("int8_weights", cpu_facts(**infer)) == ["int8wo", "int8dq"]
+    half = gpu_facts(**infer, parameter_dtypes=("bfloat16",))
+    assert proposed("int8_weights", half) == ["int8wo", "int8dq", "int4wo"]
+    assert "no linear layers" in reason("int8_weights", gpu_facts(mode=Mode.INFER))
+    assert "applies to inference only" in reason("int8_weights", gpu_facts(linear_shapes=LARGE))
+
+
+@both_ways
+def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect):
+    layers = pytest.importorskip("torchao.float8.float8_linear")
+    components = parts(model=Wide())
+    parameters = list(components.model.parameters())
+    inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    expected = components.model(inputs).detach()
+    model, optimizer = effect("float8", "tensorwise", components)
+    assert [isinstance(model[place], layers.Float8Linear) for place in (0, 2, 4)] == [False, True, False]
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    output = model(inputs)
+    distance = ((output - expected).norm() / expected.norm()).item()
+    assert 0 < distance < 2 * CATALOG["float8"].rounding("tensorwise")
+    output.sum().backward()
+    before = model[2].weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(model[2].weight, before)
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["int8wo", "int8dq"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_integer_weights_compute_nearly_the_same(effect, value, dtype):
+    pytest.importorskip("torchao")
+    components = parts(Mode.INFER, model=Wide().to(getattr(torch, dtype)))
+    inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
+    expected = components.model(inputs).double()
+    model, _ = effect("int8_weights", value, components)
+    assert type(model[2].weight.data) is not torch.Tensor
+    assert model[2].weight.shape == (1024, 1024)
+    for grad in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with grad():
+            distance = ((model(inputs).double() - expected).norm() / expected.norm()).item()
+        assert 0 < distance < 8 * CATALOG["int8_weights"].rounding(value)
+
+
+def test_a_layer_that_others_changed_is_no_candidate_for_float8():
+    class Adapted(nn.Linear):
+        pass
+
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024))
+    namespace = {"torch": torch}
+    exec(CATALOG["float8"].code("tensorwise").partition("if optimizer")[0], namespace)
+    layers = (nn.Linear(1024, 1024), normed, Adapted(1024, 1024), nn.Linear(8, 8))
+    assert [namespace["is_large"](layer, "") for layer in layers] == [True, False, False, False]

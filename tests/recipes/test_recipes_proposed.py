@@ -1,6 +1,5 @@
 """Proposals of recipes for a workload, or the reasons for none; their texts and conflicts."""
 
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -102,11 +101,8 @@ PROPOSED = [
     ("checkpointing", cpu_facts(**BLOCKS, current={"memory.activation_checkpointing": "blocks"}), ["none"]),
     # capturing, and compiling where there is a compiler
     ("step_graph", gpu_facts(), [True]),
-    ("step_graph", gpu_facts(current=FLOAT16), [True]),
     ("step_graph", gpu_facts(**INFER, current=FLOAT16), [True]),
-    ("step_graph", gpu_facts(optimizer=adamw_facts()), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad")), [True]),
-    ("step_graph", gpu_facts(optimizer=sgd_facts(name="Lion", builtin=False)), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad"), own_step=True), "Adagrad counts its steps"),
     ("step_graph", gpu_facts(**ARGUMENTS), "the Trainer runs the steps"),
     ("step_graph", gpu_facts(trainer="transformers"), [True]),
@@ -213,17 +209,7 @@ PROPOSED = [
 ]
 
 
-@pytest.fixture
-def toolchain(monkeypatch):
-    """A machine with compilers, whatever is installed here."""
-    module = importlib.import_module("advisor.machine.toolchain")
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(module.shutil, "which", lambda name: f"/bin/{name}")
-    return module
-
-
-@pytest.mark.usefixtures("toolchain")
+@pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize(("recipe_id", "facts", "expected"), PROPOSED)
 def test_what_is_proposed_or_why_nothing_is(recipe_id, facts, expected):
     if isinstance(expected, list):
@@ -233,8 +219,9 @@ def test_what_is_proposed_or_why_nothing_is(recipe_id, facts, expected):
         assert expected in reason(recipe_id, facts)
 
 
-def test_compiling_needs_a_compiler(toolchain, monkeypatch):
-    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+@pytest.mark.usefixtures("compilers")
+def test_compiling_needs_a_compiler(monkeypatch):
+    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: None)
     assert "needs g++" in reason("compile", cpu_facts())
     assert "needs g++" in reason("cpu_freeze", cpu_facts(**INFER))
     found = gpu_facts(**BLOCKS, varying_shapes=True, families=LINEAR)
@@ -338,6 +325,7 @@ FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
         ({"optimizer.class": "lamb", "compile.optimizer": True}, "optimizer.class replaces"),
         ({"precision.weights": "bfloat16", **FLOAT16}, "precision.autocast casts the products to half"),
         ({"precision.quantize": "int8wo", "precision.float8": "tensorwise"}, "both replace the weights"),
+        ({"precision.quantize": "int4wo", "precision.weights": "float16"}, "must be bfloat16"),
         ({"precision.quantize": "int8wo", "model.pad_to_multiple": 8}, "take no padding"),
         ({**FOLDED, "model.conv_bias_before_norm": False}, "a bias again"),
         ({"data.prefetch_factor": 4, "data.num_workers": 0}, "about workers"),
@@ -364,6 +352,7 @@ def test_what_does_not_go_together_says_why(settings, words):
         {"memory.activation_checkpointing": "budget-0.5", "compile.mode": "default"},
         {"precision.weights": "bfloat16", "precision.autocast": "none"},
         {"precision.weights": "float32", **FLOAT16},
+        {"precision.weights": "bfloat16", "precision.quantize": "int4wo"},
         {"data.prefetch_factor": 4, "data.num_workers": 2},
     ],
 )

@@ -117,19 +117,20 @@ def test_a_processor_is_never_waited_for_and_has_marks_by_the_hosts_clock():
     assert mark.elapsed_time(backend.mark()) >= 2.0
 
 
-def test_it_is_named_by_its_index(queue):
+@pytest.mark.parametrize(
+    ("devices", "name", "said"),
+    [
+        (3, "meta:3", "there are 3 META devices, numbered from 0"),
+        (0, "meta", "--device meta: PyTorch sees no META device"),
+        (0, "xpu", "the device xpu is not known"),  # nobody has written it
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(queue, devices, name, said):
     assert named("meta:2") == torch.device("meta:2")
-    with pytest.raises(TargetError, match="there are 3 META devices, numbered from 0"):
-        named("meta:3")
-    queue.devices = 0
-    with pytest.raises(TargetError, match="--device meta: PyTorch sees no META device"):
-        named("meta")
-
-
-def test_a_device_that_nobody_has_written_is_refused():
-    with pytest.raises(TargetError, match="the device meta is not known") as refused:
-        backend_of(torch.device("meta"))
-    assert "cpu, cuda" in refused.value.hint
+    queue.devices = devices
+    with pytest.raises(TargetError, match=said) as refused:
+        named(name)
+    assert refused.value.hint
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -236,14 +236,10 @@ def test_what_disturbed_the_gpu_is_said_of_the_trial(guarded, library):
     assert guarded().disturbed.startswith("the GPU slowed itself down")
 
 
-def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):
+def test_energy_is_the_counters_difference_over_the_samples_of_a_second_or_more(guarded, monkeypatch):
+    assert guards._SHORTEST_ENERGY_S == 1.0
+    assert guarded().energy_j_per_sample(BLOCKS) is None
     monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.05)
     watched = guarded(0.06)
     assert watched.energy_j_per_sample(BLOCKS) == pytest.approx(30.0 / 12)
     assert watched.energy_j_per_sample([]) is None
-
-
-def test_energy_of_less_than_a_second_is_unknown(guarded, monkeypatch):
-    assert guards._SHORTEST_ENERGY_S == 1.0
-    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", SOON_S)
-    assert guarded().energy_j_per_sample(BLOCKS) is None

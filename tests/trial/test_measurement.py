@@ -171,24 +171,20 @@ def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
     assert sum(block.samples for block in merged) == 24 * 4
 
 
-def test_measuring_steady_steps_takes_less_than_the_time_it_is_given(clock_of):
-    clock, _ = clock_of(0.002)
-    blocks = measure(clock, 0.002, 0.3)
-    assert sum(block.seconds for block in blocks) < 0.3
+@pytest.mark.parametrize(
+    ("step_s", "seconds", "at_least_s", "within_s"),
+    [
+        (0.002, 0.3, 0.0, (0.02, 0.29)),  # steady steps take less than they are given
+        (0.002, 0.1, 0.5, (0.45, 0.6)),  # but for those that are compared by their energy
+        (0.15, 0.01, 0.0, (0.149, 0.151)),  # one step that is very long ends it
+    ],
+)
+def test_how_long_steps_are_measured(clock_of, step_s, seconds, at_least_s, within_s):
+    clock, _ = clock_of(step_s)
+    blocks = measure(clock, step_s, seconds, at_least_s=at_least_s)
+    assert within_s[0] <= sum(block.seconds for block in blocks) <= within_s[1]
     assert all(block.samples == 4 * block.steps for block in blocks)
-    assert median(block.step_ms for block in blocks) == pytest.approx(2)
-
-
-def test_what_is_to_be_compared_by_energy_is_measured_for_a_while_however_steady_it_is(clock_of):
-    clock, _ = clock_of(0.002)
-    blocks = measure(clock, 0.002, 0.1, at_least_s=0.5)
-    assert sum(block.seconds for block in blocks) >= 0.45
-
-
-def test_measuring_very_long_steps_ends_with_what_there_is(clock_of):
-    clock, step = clock_of(0.15)
-    assert len(measure(clock, 0.15, 0.01)) == 1
-    assert step.steps == 1
+    assert median(block.step_ms for block in blocks) == pytest.approx(1e3 * step_s)
 
 
 @dataclass
@@ -230,24 +226,21 @@ def test_warming_up_ends_when_the_step_time_is_steady(clock_of):
     assert warm.step_s == pytest.approx(0.005)
 
 
-def test_a_step_that_never_settles_ends_at_the_limit(clock_of):
-    times = [0.002 + 0.001 * index for index in range(1000)]
-    clock, _ = clock_of(*times)
-    warm = warm_up(clock, limit_s=0.2)
-    assert not warm.steady
-    assert 0.2 < warm.seconds < 0.4
-
-
-def test_what_workers_have_ready_is_consumed_in_warming_up(clock_of):
-    clock, step = clock_of(0.001)
-    assert warm_up(clock, limit_s=20.0, at_least=150).steps >= 150
-    assert step.steps >= 150
-
-
-def test_a_step_longer_than_the_limit_is_run_once_when_the_probe_ran_some_before(clock_of):
-    clock, step = clock_of(0.05)
-    warm = warm_up(clock, limit_s=0.01, earlier=1)
-    assert (warm.steps, step.steps, warm.steady) == (1, 1, True)
+@pytest.mark.parametrize(
+    ("times", "options", "steps", "steady"),
+    [
+        ([0.002 + 0.001 * index for index in range(1000)], {"limit_s": 0.2}, range(19, 28), False),  # it never settles
+        ([0.001], {"limit_s": 20.0, "at_least": 150}, range(150, 400), True),  # what workers have ready is consumed
+        ([0.05], {"limit_s": 0.01, "earlier": 1}, range(1, 2), True),  # the probe ran one before
+        ([0.1], {"limit_s": 2.0, "earlier": 5, "earlier_step_s": 6.0}, range(5, 20), True),  # the earlier ones compiled
+    ],
+)
+def test_how_long_a_step_is_warmed_up(clock_of, times, options, steps, steady):
+    clock, step = clock_of(*times)
+    warm = warm_up(clock, **options)
+    assert warm.steps == step.steps
+    assert warm.steps in steps
+    assert warm.steady is steady
 
 
 @pytest.mark.parametrize(("earlier", "least_s", "most_s"), [(0, 2.1, 2.6), (10, 1.1, 1.6), (30, 0.0, 0.11)])
@@ -258,12 +251,6 @@ def test_the_steps_before_it_count_towards_the_limit_of_warming_up(clock_of, ear
     assert least_s <= warm.seconds <= most_s
 
 
-def test_an_earlier_step_that_compiled_does_not_end_the_warm_up(clock_of):
-    clock, _ = clock_of(0.1)
-    warm = warm_up(clock, limit_s=2.0, earlier=5, earlier_step_s=6.0)
-    assert warm.steps >= 5
-
-
 def test_precision_is_that_of_a_median_of_normal_values():
     shares = []
     for count in range(101, 1001, 50):
@@ -271,3 +258,99 @@ def test_precision_is_that_of_a_median_of_normal_values():
         expected = NormalDist().inv_cdf(0.975) * math.sqrt(math.pi / 2 / count) / 100
         shares.append(relative_half_width(values) / expected)
     assert fmean(shares) == pytest.approx(1.0, abs=0.06)
+
+
+# --- a GPU whose work the host queues in bursts, as workers that finish together let it -----------------------------
+
+STEPS_PER_EPOCH, WAIT_S, MEASURE_S = 8, 0.04, 1.0
+
+
+class Bursts:
+    """The host waits at the start of an epoch; then it queues all steps at once, and the GPU takes its time for them.
+
+    The GPU works while the host waits, so that an epoch takes as long as the longer of the two.
+    """
+
+    def __init__(self, device):
+        self.matrix = torch.rand(4096, 4096, device=device)
+        self.step = 0
+
+    def __call__(self, steps):
+        for _ in range(steps):
+            if self.step % STEPS_PER_EPOCH == 0:
+                time.sleep(WAIT_S)
+            torch.mm(self.matrix, self.matrix)
+            self.step += 1
+        return steps
+
+
+@pytest.mark.gpu
+def test_blocks_that_flow_into_one_another_take_what_the_loop_takes():
+    device = torch.device("cuda")
+    bursts = Bursts(device)
+    clock = StepClock(device, bursts, lambda most: STEPS_PER_EPOCH)
+    clock.run(2 * STEPS_PER_EPOCH)
+    loop_s = clock.run(40 * STEPS_PER_EPOCH).seconds / 40
+    waiting = [clock.run(STEPS_PER_EPOCH) for _ in range(24)]
+    flowing = measure(clock, WAIT_S / STEPS_PER_EPOCH, MEASURE_S)
+    assert len(flowing) >= FEWEST_BLOCKS
+    assert {block.steps % STEPS_PER_EPOCH for block in flowing} == {0}
+    epoch_s, drained_s = (STEPS_PER_EPOCH * median(b.step_ms for b in blocks) / 1e3 for blocks in (flowing, waiting))
+    assert epoch_s == pytest.approx(loop_s, rel=0.03)
+    assert drained_s > epoch_s  # each block waits for what the GPU could have done meanwhile
+
+
+@pytest.mark.gpu
+def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
+    device = torch.device("cuda")
+    matrix = torch.rand(4096, 4096, device=device)
+
+    def run_steps(steps):
+        for _ in range(steps):
+            torch.mm(matrix, matrix)
+        return steps
+
+    clock = StepClock(device, run_steps)
+    step_s = clock.run(50).seconds / 50
+    waiting, flowing = [clock.run(40) for _ in range(10)], measure(clock, step_s, 0.4)
+    ratio = median(block.step_ms for block in flowing) / median(block.step_ms for block in waiting)
+    assert ratio == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.gpu
+def test_work_in_a_stream_of_the_steps_own_is_timed_too():
+    """Marks in the current stream do not see it."""
+    device, stream = torch.device("cuda"), torch.cuda.Stream()
+    matrix = torch.rand(4096, 4096, device=device)
+
+    def run_steps(steps):
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                torch.mm(matrix, matrix)
+        return steps
+
+    clock = StepClock(device, run_steps)
+    step_s = clock.run(100).seconds / 100
+    step_ms = median(block.step_ms for block in measure(clock, step_s, 0.4))
+    assert step_ms == pytest.approx(1e3 * step_s, rel=0.1)
+
+
+@pytest.mark.gpu
+def test_a_step_that_begins_with_small_kernels_takes_in_a_trial_what_it_takes_in_a_loop():
+    """The host launches them while the device still computes the step before, unless the clock waits in between."""
+    device = torch.device("cuda")
+    matrix, small = torch.rand(8192, 8192, device=device), torch.rand(64, device=device)
+
+    def run_steps(steps):
+        for _ in range(steps):
+            for _ in range(200):
+                small.add_(1.0)
+            for _ in range(3):
+                torch.mm(matrix, matrix)
+        return steps
+
+    clock = StepClock(device, run_steps)
+    clock.run(20)
+    loop = clock.run(60)
+    blocks = measure(clock, loop.seconds / 60, 24 * loop.seconds / 60)
+    assert median(block.step_ms for block in blocks) == pytest.approx(loop.step_ms, rel=0.01)

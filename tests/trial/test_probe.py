@@ -219,13 +219,16 @@ def sleeping(*seconds):
     return step
 
 
-def test_slow_steps_are_fewer():
-    assert len(probe_training(sleeping(0.06), [None] * 5, 0, limit_s=0.1).losses) == 2
-    assert len(probe_training(sleeping(0.06), [None] * 5, 0, limit_s=0.01, fewest=1).losses) == 1
-
-
-def test_the_step_that_compiles_does_not_count_towards_the_limit():
-    assert len(probe_training(sleeping(1.0, 0.0), [None] * 5, 0, limit_s=0.9).losses) == 5
+@pytest.mark.parametrize(
+    ("seconds", "options", "steps"),
+    [
+        ((0.06,), {"limit_s": 0.1}, 2),
+        ((0.06,), {"limit_s": 0.01, "fewest": 1}, 1),
+        ((0.5, 0.0), {"limit_s": 0.4}, 5),  # the step that compiles does not count
+    ],
+)
+def test_slow_steps_are_fewer(seconds, options, steps):
+    assert len(probe_training(sleeping(*seconds), [None] * 5, 0, **options).losses) == steps
 
 
 # --- the gradient scaler --------------------------------------------------------------------------------------
@@ -254,15 +257,19 @@ def test_a_sample_spans_all_tensors_and_is_exact():
     assert len(sample_of([torch.ones(5000), torch.ones(2)])) == 257  # none of the second falls on a place
 
 
-def test_counts_do_not_outweigh_scores():
-    assert sample_of({"scores": torch.tensor([0.5]), "boxes": torch.tensor([10_000])}) == (0.5, 0.5)
-    assert sample_of(torch.tensor([7, 8])) == (15.0, 7.0, 8.0)
-    assert sample_of(torch.tensor([1 + 2j])) == (3.0, 1.0, 2.0)
-    assert sample_of(torch.empty(0)) == sample_of("text") == ()
-
-
-def test_half_precision_is_summed_without_overflow():
-    assert sample_of(torch.full((4,), 60_000.0, dtype=torch.float16))[0] == pytest.approx(240_000, rel=1e-3)
+@pytest.mark.parametrize(
+    ("output", "sample"),
+    [
+        ({"scores": torch.tensor([0.5]), "boxes": torch.tensor([10_000])}, (0.5, 0.5)),
+        (torch.tensor([7, 8]), (15.0, 7.0, 8.0)),
+        (torch.tensor([1 + 2j]), (3.0, 1.0, 2.0)),
+        (torch.empty(0), ()),
+        ("text", ()),
+        (torch.full((2,), 60_000.0, dtype=torch.float16), (120_000, 60_000, 60_000)),  # summed without overflow
+    ],
+)
+def test_a_sample_of_odd_outputs(output, sample):
+    assert sample_of(output) == pytest.approx(sample, rel=1e-3)
 
 
 def test_shards_and_wrapped_tensors_are_passed_over():

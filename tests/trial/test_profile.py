@@ -182,48 +182,41 @@ RECORDED = [
 ]
 
 
-def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
+def test_the_device_is_busy_while_a_kernel_runs_and_its_time_belongs_to_the_phase_that_launched_it():
     activity = with_device(PLAIN, RECORDED)
-    assert PLAIN.step_ms * activity.device_busy_share == pytest.approx(8.0 + 1.0 + 3.0)
+    assert PLAIN.step_ms * activity.device_busy_share == pytest.approx(8.0 + 1.0 + 3.0), "what overlaps counts once"
     assert activity.kernels_per_step == 5
-
-
-def test_device_time_belongs_to_the_phase_that_launched_it():
-    assert with_device(PLAIN, RECORDED).device_phases == pytest.approx(
-        {"forward": 3, "backward": 5 + 1, "host-to-device": 6}
-    )
+    assert activity.device_phases == pytest.approx({"forward": 3, "backward": 5 + 1, "host-to-device": 6})
 
 
 # --- what a step moves ----------------------------------------------------------------------------------------
 
 
-def moved(call):
+ONE, OTHER, SQUARE = torch.ones(256), torch.ones(256), torch.ones(16, 16)
+TABLE, ROWS = torch.ones(10_000, 64), torch.zeros(4, dtype=torch.int64)
+ROWS_BYTES = 4 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: ONE + OTHER, 3 * KIB),  # an operator reads its inputs and writes its output
+        (ONE.exp_, 2 * KIB),
+        (lambda: ONE * ONE, 2 * KIB),
+        (lambda: torch.ones(256), KIB),
+        (lambda: torch._foreach_add_([ONE, OTHER], 1.0), 4 * KIB),
+        (lambda: (SQUARE.t(), SQUARE.view(256), SQUARE[2:], torch.empty(999), SQUARE.detach()), 0),
+        (SQUARE.zero_, KIB),  # overwriting reads nothing
+        (lambda: SQUARE.copy_(torch.ones(()).expand(16, 16)), KIB + 4 + 4),
+        (lambda: nn.functional.embedding(ROWS, TABLE), 2 * ROWS_BYTES + 4 * 8),  # looking up reads those rows only
+        (lambda: TABLE[ROWS], 2 * ROWS_BYTES + 4 * 8),
+        (lambda: TABLE.index_add_(0, ROWS, torch.empty(4, 64)), 3 * ROWS_BYTES + 3 * 4 * 8),
+    ],
+)
+def test_what_an_operator_moves(call, expected):
     with TrafficCounter() as traffic:
         call()
-    return traffic.moved_bytes
-
-
-def test_an_operator_reads_its_inputs_and_writes_its_output():
-    one, other = torch.ones(256), torch.ones(256)
-    assert moved(lambda: one + other) == 3 * KIB
-    assert moved(one.exp_) == 2 * KIB
-    assert moved(lambda: one * one) == 2 * KIB
-    assert moved(lambda: torch.ones(256)) == KIB
-    assert moved(lambda: torch._foreach_add_([one, other], 1.0)) == 4 * KIB
-
-
-def test_views_and_allocations_move_nothing_and_overwriting_reads_nothing():
-    tensor = torch.ones(16, 16)
-    assert moved(lambda: (tensor.t(), tensor.view(256), tensor[2:], torch.empty(999), tensor.detach())) == 0
-    assert moved(tensor.zero_) == KIB
-    assert moved(lambda: tensor.copy_(torch.ones(()).expand(16, 16))) == KIB + 4 + 4
-
-
-def test_looking_up_rows_reads_those_rows_only():
-    table, rows = torch.ones(10_000, 64), torch.zeros(4, dtype=torch.int64)
-    assert moved(lambda: nn.functional.embedding(rows, table)) == 2 * 4 * 64 * 4 + 4 * 8
-    assert moved(lambda: table[rows]) == 2 * 4 * 64 * 4 + 4 * 8
-    assert moved(lambda: table.index_add_(0, rows, torch.empty(4, 64))) == 3 * (4 * 64 * 4) + 3 * 4 * 8
+    assert traffic.moved_bytes == expected
 
 
 def test_the_work_of_a_step_is_counted():

@@ -79,23 +79,14 @@ def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
     assert result.measured is ("Thread" in body or "group" in body)
 
 
-COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4, 2), backend={!r})(torch.ones(3, 4))"
-
-
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="building may use the GPU")
 @pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        ("torch.cuda.is_available()", ""),
-        (f"import torch._inductor.config; {COMPILE.format('eager')}", ""),
-        (f"import torch._inductor.config; {COMPILE.format('inductor')}", "building the model starts"),
-    ],
+    "body", ["torch.cuda.is_available()", "torch.compile(nn.Linear(4, 2), backend='eager')(torch.ones(3, 4))"]
 )
-def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, body, problem):
-    runner, told, spec = built(building(body))
-    assert told.startswith(problem)
-    assert bool(told) is bool(problem)
-    assert problem or run(runner, spec).measured
+def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, body):
+    runner, problem, spec = built(building(body))
+    assert not problem
+    assert run(runner, spec).measured
 
 
 # A thread that waits in the C library, which knows nothing of Python.

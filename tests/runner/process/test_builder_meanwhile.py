@@ -28,38 +28,54 @@ def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path
     assert done.returncode == 0, done.stderr
 
 
-SERVES = """
+# The builder's process, and what starts trials in it.
+BUILDER = """
 import multiprocessing, pathlib, sys, time, torch, types
 from multiprocessing.reduction import send_handle
-from advisor.records import Finished, Forked, TargetSpec, TrialSpec
-from advisor.trial import builder
 from advisor.process.channel import receive_message
+from advisor.records import Activity, Finished, TargetSpec, TrialSpec
+from advisor.trial import builder
 
 folder = pathlib.Path(sys.argv[1])
 fork = multiprocessing.get_context("fork")
+ours, theirs = fork.Pipe()
+
+def begin(target):
+    process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
+    process.start()
+    theirs.close()
+    assert not receive_message(ours, 60).problem
+    return process
+
+def start(process, target, after=0):
+    mine, trials = fork.Pipe()
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
+    ours.send((spec, time.monotonic(), after))
+    send_handle(ours, trials.fileno(), process.pid)
+    return mine, receive_message(ours, 60).pid
+
+def finish(mine, listen=lambda message: None):
+    while not isinstance(message := receive_message(mine, 60), Finished):
+        listen(message)
+    assert message.result.measured, message.result
+"""
+SERVES = (
+    BUILDER
+    + """
 torch.cuda.device_count, builder.usable_cores = lambda: 1, lambda: builder._FEWEST_CORES
 builder.importlib = types.SimpleNamespace(import_module=lambda name: (folder / "imported").open("a").write("once"))
 target = TargetSpec("target.py", str(folder))  # on whatever there is
-ours, theirs = fork.Pipe()
-process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
-process.start()
-theirs.close()
-assert not receive_message(ours, 60).problem
+process = begin(target)
 for number in range(4):
     assert (folder / "imported").exists() == (number >= 3)
-    mine, trials = fork.Pipe()
-    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
-    ours.send((spec, time.monotonic(), 0))
-    send_handle(ours, trials.fileno(), process.pid)
-    pid = receive_message(ours, 60).pid
-    while not isinstance(message := receive_message(mine, 60), Finished):
-        pass
-    assert message.result.measured, message.result
+    mine, pid = start(process, target)
+    finish(mine)
     ended = receive_message(ours, 60)
     assert (ended.pid, ended.exitcode) == (pid, 0)
 process.kill()  # it holds our end as well, so it would wait for ever
 process.join()
 """
+)
 
 
 def test_the_compiler_is_imported_once_beside_a_trial(tmp_path):
@@ -77,39 +93,23 @@ LEAVES_SLOWLY = (
     "os._exit = leave_slowly\n"
 )
 
-SERVES_AT_ONCE = """
-import multiprocessing, sys, time
-from multiprocessing.reduction import send_handle
-from advisor.records import Activity, Finished, Forked, TargetSpec, TrialSpec
-from advisor.trial import builder
-from advisor.process.channel import receive_message
-
-folder = sys.argv[1]
-fork = multiprocessing.get_context("fork")
-ours, theirs = fork.Pipe()
-target = TargetSpec("target.py", folder, device="cpu")
-process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, f"{folder}/build.log"))
-process.start()
-theirs.close()
-assert not receive_message(ours, 60).problem
+SERVES_AT_ONCE = (
+    BUILDER
+    + """
+target = TargetSpec("target.py", str(folder), device="cpu")
+process = begin(target)
 ends, last = [], 0  # a trial whose parent is gone is killed
 for number in range(3):
-    mine, trials = fork.Pipe()
+    mine, pid = start(process, target, last)
     ends.append(mine)
-    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
-    ours.send((spec, time.monotonic(), last))
-    send_handle(ours, trials.fileno(), process.pid)
-    assert isinstance(forked := receive_message(ours, 60), Forked)
-    before, last = last, forked.pid
-    while not isinstance(message := receive_message(mine, 60), Finished):
-        if message == Activity('loading the model'):
-            print(time.monotonic())
-    assert message.result.measured, message.result
+    before, last = last, pid
+    finish(mine, lambda message: message == Activity("loading the model") and print(time.monotonic()))
     assert not before or receive_message(ours, 60).pid == before
 assert receive_message(ours, 60).exitcode == 0
 process.kill()  # it holds our end as well, so it would wait for ever
 process.join()
 """
+)
 
 
 def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_path):

@@ -175,29 +175,23 @@ def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(
     assert median(block.step_ms for block in blocks) > 60
 
 
-def test_loader_workers_die_with_their_trial(tmp_path):
-    (tmp_path / "target.py").write_text(
-        textwrap.dedent(
-            """
-            import os
-            import torch
-            from torch import nn
-            from torch.utils.data import DataLoader, Dataset
+def test_loader_workers_die_with_their_trial(trial, tmp_path):
+    text = """
+        import os
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, Dataset
 
-            class Data(Dataset):
-                def __len__(self): return 10**6
-                def __getitem__(self, index):
-                    open(f"FOLDER/worker-{os.getpid()}", "w").close()
-                    return torch.ones(3), 1
+        class Data(Dataset):
+            def __len__(self): return 10**6
+            def __getitem__(self, index):
+                open(f"FOLDER/worker-{os.getpid()}", "w").close()
+                return torch.ones(3), 1
 
-            def build():
-                return nn.Linear(3, 2), DataLoader(Data(), batch_size=2, num_workers=1)
-            """
-        ).replace("FOLDER", str(tmp_path)),
-        encoding="utf-8",
-    )
-    result = Runner().run(spec_of(tmp_path, "target.py"), lambda message: None)
-    assert result.outcome is Outcome.MEASURED
+        def build():
+            return nn.Linear(3, 2), DataLoader(Data(), batch_size=2, num_workers=1)
+    """
+    assert trial(text.replace("FOLDER", str(tmp_path)))[0].outcome is Outcome.MEASURED
     workers = [int(path.name.partition("-")[2]) for path in tmp_path.glob("worker-*")]
     assert workers
     assert all(gone(pid) for pid in workers)

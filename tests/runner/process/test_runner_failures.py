@@ -89,8 +89,8 @@ def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monk
 
 def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     pids = tmp_path / "pids"
-    result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=3.0)
-    assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 3 s (loading the model)")
+    result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=2.0)
+    assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 2 s (loading the model)")
     assert "--budget" in result.hint
     assert "loading" in result.hint
     assert re.search(r'target.py", line \d+ in build\n', result.details)
@@ -98,11 +98,11 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
 
 
 def test_a_loader_that_hangs_is_told_as_that(trial):
-    hangs = f"{SLOW}".replace("torch.ones(64, 2), torch.ones(64, 2))", "torch.ones(64, 2), Hangs())")
+    hangs = SLOW.replace("torch.ones(64, 2), torch.ones(64, 2))", "torch.ones(64, 2), Hangs())")
     text = hangs.format(seconds=0, size=4) + "\n\nclass Hangs:\n    def size(self, _):\n        return 64\n\n"
     text += "    def __getitem__(self, index):\n        time.sleep(60)\n"
-    result, _ = trial(text, timeout_s=3.0, kind=TrialKind.BASELINE)
-    assert result.reason == "no result after 3 s (reading the first batches)"
+    result, _ = trial(text, timeout_s=2.0, kind=TrialKind.BASELINE)
+    assert result.reason == "no result after 2 s (reading the first batches)"
 
 
 SLOW = """
@@ -122,15 +122,15 @@ def build():
 
 
 def test_a_baseline_of_few_long_steps_is_measured(trial):
-    result, _ = trial(SLOW.format(seconds=1, size=8), timeout_s=12.0, kind=TrialKind.BASELINE)
+    result, _ = trial(SLOW.format(seconds=0.5, size=8), timeout_s=7.0, kind=TrialKind.BASELINE)
     assert result.measured
     assert result.blocks
 
 
 @pytest.mark.parametrize(("size", "told"), [(8, "shorter steps with --batch-size 4."), (1, "more time with --budget.")])
 def test_steps_that_the_time_does_not_hold_are_told_a_smaller_batch(trial, size, told):
-    result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=4.0, kind=TrialKind.BASELINE)
-    assert result.reason == "no result after 4 s (first steps)"
+    result, _ = trial(SLOW.format(seconds=60, size=size), timeout_s=3.0, kind=TrialKind.BASELINE)
+    assert result.reason == "no result after 3 s (first steps)"
     assert told in result.hint
 
 
