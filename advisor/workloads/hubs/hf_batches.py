@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors
 from advisor.workloads.guess import noise, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
-from advisor.workloads.hubs.hf_classes import labels_of, said_by, text_of
+from advisor.workloads.hubs.hf_classes import labels_of, parts_of, text_of
 from advisor.workloads.sizing import counted_run, runs_on_gpu
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
@@ -38,12 +37,11 @@ _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of t
 _USUAL_STEPS = 512  # of a model that takes a series of any length
 _USUAL_HORIZON = 24
 _GRID = "grid_thw"  # the input that says how many patches each image has: in time, in a column and in a row
-
-_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# The parameters that labels of these kinds are given as; those of others are called labels.
+_GIVEN_AS = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}
 
 Batch = dict[str, Any]
 Make = Callable[[int], Batch]
-MakeLabels = Callable[[int, Batch], Batch]
 
 
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
@@ -51,9 +49,9 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     _complete(model)
     about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
     _check_text(about)
-    labels = _labels(about) if train else None
-    make = partial(_batch, about, _maker_of_inputs(about), labels=labels)
-    trains = labels is not None
+    labels = _kind_of_labels(about) if train else ""
+    make = partial(_batch, about, _maker_of_inputs(about), labels)
+    trains = bool(labels)
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
         counted = counted_run(model, make(_COUNTED))
         loss = getattr(counted[0], "loss", None) if counted else None
@@ -73,9 +71,8 @@ def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
 
 def longest_text(model: Any) -> int:
     """The number of positions that the configuration gives a model; a usual number where it names none."""
-    config = text_of(model.config)
-    named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    return next((positions for positions in named if isinstance(positions, int) and positions > 1), _NO_LIMIT)
+    said = getattr(text_of(model.config), "max_position_embeddings", None)
+    return said if isinstance(said, int) and said > 1 else _NO_LIMIT
 
 
 def _complete(model: Any) -> None:
@@ -103,47 +100,26 @@ def _check_text(about: ModelInputs) -> None:
         )
 
 
-@dataclass(frozen=True)
 class ModelInputs:
-    """The facts by which a model's inputs are made. ``length`` is that of a text: tokens."""
+    """The facts by which a model's inputs are made.
 
-    model: Any
-    spec: TargetSpec
-    length: int
+    ``length`` is that of a text in tokens, ``shape`` one sample's as ``--input`` gives it. ``accepted`` are the
+    parameters of the forward pass by name, ``required`` those that it cannot do without. ``compares``: the model
+    compares pairs of a text and an image or sound.
+    """
 
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @property
-    def accepted(self) -> Any:
-        """The parameters of the forward pass, by name."""
-        return inspect.signature(self.model.forward).parameters
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """One sample's shape as ``--input`` gives it."""
-        return self.spec.input_shape[1:] if self.spec.input_shape else None
-
-    @property
-    def compares(self) -> bool:
-        """Whether a model compares pairs of a text and an image or sound."""
-        return "return_loss" in self.accepted and "input_ids" in self.accepted
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of tokens."""
-        said = getattr(text_of(self.config), "vocab_size", None)
-        return said if isinstance(said, int) else _USUAL_VOCABULARY
-
-    def requires(self, name: str) -> bool:
-        """Whether the forward pass has a parameter of this name without a default."""
-        parameter = self.accepted.get(name)
-        return parameter is not None and parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER
+    def __init__(self, model: Any, spec: TargetSpec, length: int) -> None:
+        self.model, self.config, self.spec, self.length = model, model.config, spec, length
+        self.shape = spec.input_shape[1:] if spec.input_shape else None
+        self.accepted = inspect.signature(model.forward).parameters
+        named = [one for one in self.accepted.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        self.required = [one.name for one in named if one.default is one.empty]
+        self.compares = {"return_loss", "input_ids"} <= self.accepted.keys()
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of these attributes that the configuration or one of its parts has; else ``default``."""
-        return next((value for name in names if (value := said_by(self.config, name)) is not None), default)
+        said = (getattr(part, name, None) for name in names for part in parts_of(self.config))
+        return next((value for value in said if value is not None), default)
 
     def tokens(self, *shape: int) -> torch.Tensor:
         """Token ids without special ones, such as padding or image tokens, which models treat differently."""
@@ -152,7 +128,8 @@ class ModelInputs:
         several = (ids if isinstance(ids, list | tuple) else [ids] for ids in named)
         special = [i for ids in several for i in ids if isinstance(i, int)]  # a text may end in one of several
         low = max((i for i in special if 0 <= i < 10), default=-1) + 1
-        tokens = whole_numbers(self.vocabulary, *shape, at_least=low)
+        known = getattr(text_of(self.config), "vocab_size", None)
+        tokens = whole_numbers(known if isinstance(known, int) else _USUAL_VOCABULARY, *shape, at_least=low)
         tokens[torch.isin(tokens, torch.tensor(special, dtype=torch.long))] = low
         return tokens
 
@@ -239,16 +216,15 @@ def _maker_of_inputs(about: ModelInputs) -> Make:
 
     Raises TargetError if it needs other inputs.
     """
-    named = [
-        name for name in _MAKERS if name in about.accepted and (name != "hidden_states" or _GRID in about.accepted)
-    ]
+    accepted, required = about.accepted, about.required
+    named = [name for name in _MAKERS if name in accepted and (name != "hidden_states" or _GRID in accepted)]
     main = about.model.main_input_name
-    main = main if main in named else next(filter(about.requires, named), next(iter(named), ""))
-    taken = [name for name in named if about.compares or name == main or about.requires(name)]
-    required = [name for name in about.accepted if about.requires(name)]
+    if main not in named:
+        main = next((name for name in named if name in required), next(iter(named), ""))
+    taken = [name for name in named if about.compares or name == main or name in required]
     make: Make = partial(_made, about, taken)
     if not taken or not make(1).keys() >= set(required):
-        called = ", ".join((required or list(about.accepted))[:6])
+        called = ", ".join((required or list(accepted))[:6])
         raise TargetError(
             f"the inputs of {type(about.model).__name__} are not known: it is called with {called}.",
             "Return (model, batch) from a build() of your own, with a dict of these as the batch.",
@@ -267,11 +243,11 @@ def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
 # --- labels, and what a decoder starts from ---------------------------------------------------------------------------
 
 
-def _batch(about: ModelInputs, make: Make, size: int, labels: MakeLabels | None) -> Batch:
-    """Inputs in the model's floating-point type, with labels or a decoder's start tokens."""
+def _batch(about: ModelInputs, make: Make, labels: str, size: int) -> Batch:
+    """Inputs in the model's floating-point type, with labels of a kind or a decoder's start tokens."""
     batch = make(size)
     if labels:
-        batch |= labels(size, batch)
+        batch |= _labels(about, labels, size, batch)
     elif about.config.is_encoder_decoder and "decoder_input_ids" in about.accepted:
         tokens = about.tokens(size, _decoded(about, batch))
         tokens[:, 0] = about.get("decoder_start_token_id", default=0)
@@ -285,30 +261,36 @@ def _decoded(about: ModelInputs, batch: Batch) -> int:
     return int(min(length, about.get("max_target_positions", default=length)))
 
 
-def _labels(about: ModelInputs) -> MakeLabels | None:
-    """Makes labels for the model's head; None where their form is not known."""
-    classes = partial(_classes, about.config)
-    makers: dict[str, MakeLabels] = {
-        "tokens": lambda size, batch: (
-            {"labels": batch["input_ids"].clone()} if "input_ids" in batch else makers["decoded tokens"](size, batch)
-        ),
-        "decoded tokens": lambda size, batch: {"labels": about.tokens(size, _decoded(about, batch))},
-        "characters": lambda size, batch: {"labels": about.tokens(size, _CHARACTERS)},
-        "class": lambda size, batch: {"labels": classes(size)},
-        "token classes": lambda size, batch: {"labels": classes(*batch["input_ids"].shape)},
-        "pixels": lambda size, batch: {"labels": classes(size, *batch["pixel_values"].shape[-2:])},
-        "span": lambda size, batch: {
-            "start_positions": whole_numbers(about.length, size),
-            "end_positions": whole_numbers(about.length, size),
-        },
-        "pairs": lambda size, batch: {"return_loss": True},
-        "future": lambda size, batch: _future(about, batch),
-    }
+def _kind_of_labels(about: ModelInputs) -> str:
+    """The kind of labels of the model's head; empty where their form is not known."""
     kind = "pairs" if about.compares else labels_of(about.model)
     if kind == "decoded tokens" and not about.config.is_encoder_decoder:
         kind = "tokens"
-    named = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}.get(kind, "labels")
-    return makers.get(kind) if named in about.accepted else None
+    return kind if _GIVEN_AS.get(kind, "labels") in about.accepted else ""
+
+
+def _labels(about: ModelInputs, kind: str, size: int, batch: Batch) -> Batch:
+    """Made-up labels of a kind for a batch of inputs."""
+    match kind:
+        case "pairs":
+            return {"return_loss": True}
+        case "future":
+            return _future(about, batch)
+        case "span":
+            return {name: whole_numbers(about.length, size) for name in ("start_positions", "end_positions")}
+        case "tokens" if "input_ids" in batch:
+            labels = batch["input_ids"].clone()
+        case "tokens" | "decoded tokens":
+            labels = about.tokens(size, _decoded(about, batch))
+        case "characters":
+            labels = about.tokens(size, _CHARACTERS)
+        case "pixels":
+            labels = _classes(about.config, size, *batch["pixel_values"].shape[-2:])
+        case "token classes":
+            labels = _classes(about.config, *batch["input_ids"].shape)
+        case _:
+            labels = _classes(about.config, size)
+    return {"labels": labels}
 
 
 def _classes(config: Any, *shape: int) -> torch.Tensor:

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from advisor.errors import TargetError
 
-# transformers' tables of classes, by what their labels are; the first that knows an architecture decides its class.
-_TASKS = {
-    "SEQ_TO_SEQ_CAUSAL_LM": "decoded tokens",
-    "SPEECH_SEQ_2_SEQ": "decoded tokens",
-    "MASKED_LM": "tokens",
-    "CAUSAL_LM": "tokens",
-    "CTC": "characters",
-    "ZERO_SHOT_IMAGE_CLASSIFICATION": "pairs",
-    "IMAGE_CLASSIFICATION": "class",
-    "VIDEO_CLASSIFICATION": "class",
-    "AUDIO_CLASSIFICATION": "class",
-    "SEMANTIC_SEGMENTATION": "pixels",
-    "OBJECT_DETECTION": "",
-    "IMAGE_TEXT_TO_TEXT": "tokens",
-    "SEQUENCE_CLASSIFICATION": "class",
-    "TOKEN_CLASSIFICATION": "token classes",
-    "QUESTION_ANSWERING": "span",
-    "DEPTH_ESTIMATION": "",
-    "IMAGE_SEGMENTATION": "",
-    "UNIVERSAL_SEGMENTATION": "",
-    "TIME_SERIES_PREDICTION": "future",
-    "PRETRAINING": "",
+# The labels of transformers' tables of classes. The first table with an architecture decides its class.
+_LABELS = {
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": "decoded tokens",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ": "decoded tokens",
+    "MODEL_FOR_MASKED_LM": "tokens",
+    "MODEL_FOR_CAUSAL_LM": "tokens",
+    "MODEL_FOR_CTC": "characters",
+    "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION": "pairs",
+    "MODEL_FOR_IMAGE_CLASSIFICATION": "class",
+    "MODEL_FOR_VIDEO_CLASSIFICATION": "class",
+    "MODEL_FOR_AUDIO_CLASSIFICATION": "class",
+    "MODEL_FOR_SEMANTIC_SEGMENTATION": "pixels",
+    "MODEL_FOR_OBJECT_DETECTION": "",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT": "tokens",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION": "class",
+    "MODEL_FOR_TOKEN_CLASSIFICATION": "token classes",
+    "MODEL_FOR_QUESTION_ANSWERING": "span",
+    "MODEL_FOR_DEPTH_ESTIMATION": "",
+    "MODEL_FOR_IMAGE_SEGMENTATION": "",
+    "MODEL_FOR_UNIVERSAL_SEGMENTATION": "",
+    "MODEL_FOR_TIME_SERIES_PREDICTION": "future",
+    "MODEL_FOR_PRETRAINING": "",
 }
 # A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
@@ -54,14 +55,17 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
     return meant[found] if found else None
 
 
-def class_for(transformers: Any, config: Any) -> Any:
-    """The class that a configuration was saved from; else the first of its architecture, preferably with a head.
+def class_for(config: Any) -> Any:
+    """The class that a configuration was saved from; else the first of its architecture, preferably with a head."""
+    import transformers
 
-    Classes in no table of transformers, such as key point models and parts of composite models, are searched in the
-    module next to the configuration's.
-    """
     kinds = [kind for name in config.architectures or () if (kind := getattr(transformers, name, None)) is not None]
-    kinds += _kinds_for(transformers, config)
+    names = {kind: kind.__name__ for kind in _beside(config)}
+    beside = sorted(names, key=lambda kind: ("For" not in names[kind], not names[kind].endswith("Model")))
+    kinds += [kind for kind, _ in _in_tables(config, _LABELS)]
+    kinds += filter(_forecasts, beside)
+    kinds += [kind for kind, _ in _in_tables(config, {"MODEL": ""})]
+    kinds += beside  # in no table: key point models, parts of composite models
     if not kinds:
         raise TargetError(
             f"transformers has no model for the configuration {type(config).__name__}.",
@@ -71,20 +75,29 @@ def class_for(transformers: Any, config: Any) -> Any:
     return next(whole, kinds[0])
 
 
-def _kinds_for(transformers: Any, config: Any) -> Iterator[Any]:
-    """The classes of a configuration's architecture; those whose head has known labels come first."""
-    heads = [name for task in _TASKS for name in _names(f"MODEL_FOR_{task}", config.model_type)]
-    # Models with a head come before others, and whole models before parts.
-    order = lambda kind: 0 if "For" in kind.__name__ else 1 if kind.__name__.endswith("Model") else 2  # noqa: E731
-    beside = sorted(_beside(transformers, config), key=order)
-    yield from filter(None, (getattr(transformers, name, None) for name in heads))
-    yield from filter(_forecasts, beside)
-    yield from filter(None, (getattr(transformers, name, None) for name in _names("MODEL", config.model_type)))
-    yield from beside
+def labels_of(model: Any) -> str:
+    """The kind of labels that a model's head is trained on; empty where that is unknown."""
+    named = (labels for kind, labels in _in_tables(model.config, _LABELS) if isinstance(model, kind))
+    of_a_part = "tokens" if model.loss_type == "ForCausalLM" else ""  # whose configuration is in no table
+    return next(named, "future" if _forecasts(type(model)) else of_a_part)
 
 
-def _beside(transformers: Any, config: Any) -> Iterator[Any]:
+def _in_tables(config: Any, tables: Mapping[str, str]) -> Iterator[tuple[Any, str]]:
+    """The classes of a configuration's architecture in some of transformers' tables, with the labels of each table."""
+    import transformers
+
+    for table, labels in tables.items():
+        known = getattr(transformers, f"{table}_MAPPING", {})
+        found: Any = ()
+        with contextlib.suppress(ValueError):  # a table may name a class that is not there
+            found = next(filter(None, (known.get(kind, None) for kind in type(config).__mro__)), ())
+        yield from ((kind, labels) for kind in (found if isinstance(found, tuple) else (found,)))
+
+
+def _beside(config: Any) -> Iterator[Any]:
     """The model classes for this configuration, from the module next to the configuration's."""
+    import transformers
+
     try:
         module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
     except ImportError:
@@ -95,28 +108,9 @@ def _beside(transformers: Any, config: Any) -> Iterator[Any]:
             yield kind
 
 
-def _forecasts(kind: Any) -> bool:
+def _forecasts(kind: type) -> bool:
     """Whether a class has a head that is trained on a series' future values."""
-    return "For" in kind.__name__ and "future_values" in inspect.signature(kind.forward).parameters
-
-
-def labels_of(model: Any) -> str:
-    """The kind of labels that a model's head is trained on; empty where that is unknown."""
-    names = {kind.__name__ for kind in type(model).__mro__}
-    for task, labels in _TASKS.items():
-        if any(not names.isdisjoint(_names(f"MODEL_FOR_{task}", kind)) for kind in _table(f"MODEL_FOR_{task}")):
-            return labels
-    return "future" if _forecasts(type(model)) else ""
-
-
-def _table(name: str) -> dict[str, Any]:
-    return getattr(importlib.import_module("transformers.models.auto.modeling_auto"), f"{name}_MAPPING_NAMES", {})
-
-
-def _names(table: str, architecture: str) -> tuple[str, ...]:
-    """The names of an architecture's classes in one of transformers' tables."""
-    value = _table(table).get(architecture, ())
-    return (value,) if isinstance(value, str) else tuple(value)
+    return "For" in kind.__name__ and "future_values" in inspect.signature(getattr(kind, "forward", kind)).parameters
 
 
 def text_of(config: Any) -> Any:
@@ -131,8 +125,3 @@ def parts_of(config: Any) -> list[Any]:
     """A configuration, and all its parts, such as ``text_config``."""
     parts = [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
     return [config, *(inner for part in parts for inner in parts_of(part))]
-
-
-def said_by(config: Any, name: str) -> Any:
-    """An attribute of a configuration, or of the first of its parts that has it; None where none has."""
-    return next((value for part in parts_of(config) if (value := getattr(part, name, None)) is not None), None)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class HuggingFace(Adapter):
         if new_tokens and spec.mode is None:
             spec = replace(spec, mode=Mode.INFER)
         try:
-            model, origin = _model(transformers, config, name, spec)
+            model, origin = _model(config, name, spec)
         except TargetError as error:  # what is made may not be what was named
             error.hint = ". ".join([*notes, error.hint])
             raise
@@ -64,7 +64,7 @@ class HuggingFace(Adapter):
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):
-            return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
+            return Adapted(model=_random_weights(value, spec), notes=["random weights"])
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
@@ -81,11 +81,8 @@ class HuggingFace(Adapter):
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
     """The configuration of a name, and where it comes from."""
-    path = Path(spec.directory, name).expanduser()
-    if _is_of_a_model(path) or (path.is_dir() and name.startswith(_PATHS)):
+    if (path := _on_disk(name, spec)) is not None:
         return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True), []
-    if name.startswith(_PATHS):
-        raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_in(name, transformers.CONFIG_MAPPING)
@@ -108,9 +105,14 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
     return config, [note] if name != kind else []
 
 
-def _is_of_a_model(path: Path) -> bool:
-    """Whether a path is a configuration, or the folder of one."""
-    return path.is_file() or (path / "config.json").is_file()
+def _on_disk(name: str, spec: TargetSpec) -> Path | None:
+    """The configuration or the folder that a name is the path of; None for a name. Raises TargetError without one."""
+    path, is_path = Path(spec.directory, name).expanduser(), name.startswith(_PATHS)
+    if path.is_file() or (path / "config.json").is_file() or (is_path and path.is_dir()):
+        return path
+    if is_path:
+        raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
+    return None
 
 
 def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
@@ -133,39 +135,33 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     return config
 
 
-def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
+def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
     """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
-    kind = class_for(transformers, config)
-    path = Path(spec.directory, name).expanduser()
+    kind = class_for(config)
     with contextlib.suppress(OSError):
-        weights = str(path) if _is_of_a_model(path) else name
+        weights = str(_on_disk(name, spec) or name)
         taken = {"config": config, "local_files_only": True, "ignore_mismatched_sizes": True}
         return kind.from_pretrained(weights, **taken), f"{kind.__name__} with its weights, where their shapes fit"
-    return _random_weights(transformers, config, spec), f"{kind.__name__} with random weights"
+    return _random_weights(config, spec), f"{kind.__name__} with random weights"
 
 
-def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Module:
+def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
     """A model of a configuration. Raises TargetError where the machine has no room for it."""
-    kind = class_for(transformers, config)
+    kind, infers = class_for(config), spec.mode is Mode.INFER
+    room = psutil.virtual_memory().total
+    needed = 0.0
     if not runs_on_gpu(spec):
-        _check_room(kind, config, spec)
+        with torch.device("meta"):
+            size = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
+        needed = size * (1 if infers else _TRAIN_COPIES)
+    if needed >= _MOST_OF_MEMORY * room:
+        raise TargetError(
+            f"{'Inference' if infers else 'Training'} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this "
+            f"machine has {room / 2**30:.0f} GiB.",
+            f"Make it smaller, as in `-- num_hidden_layers=2`{'' if infers else ', or give --mode infer'}.",
+        )
     model: nn.Module = kind(config)
     return model
-
-
-def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
-    copies = 1 if spec.mode is Mode.INFER else _TRAIN_COPIES
-    with torch.device("meta"):
-        size = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
-    needed, room = copies * size, psutil.virtual_memory().total
-    if needed < _MOST_OF_MEMORY * room:
-        return
-    doing = "Inference" if spec.mode is Mode.INFER else "Training"
-    infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
-    raise TargetError(
-        f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
-        f"Make it smaller, as in `-- num_hidden_layers=2`{infer}.",
-    )
 
 
 def of_trainer(trainer: Any) -> Adapted:
@@ -205,18 +201,6 @@ def of_trainer(trainer: Any) -> Adapted:
     )
 
 
-@dataclass(frozen=True)
-class _Generate:
-    """A step that continues each prompt by a number of new tokens."""
-
-    model: Any
-    new_tokens: int
-
-    def __call__(self, batch: dict[str, Any]) -> Any:
-        """The tokens: of a decoder with those of the prompt before them."""
-        return self.model.generate(**batch, do_sample=False, max_new_tokens=self.new_tokens)
-
-
 def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Adapted:
     """Generation by a model as a workload for inference. Raises TargetError for a model that does not generate."""
     name = type(model).__name__
@@ -240,12 +224,9 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
     settings.pad_token_id = settings.pad_token_id or 0
     if settings.decoder_start_token_id is None:
         settings.decoder_start_token_id = getattr(model.config, "decoder_start_token_id", None)
-    told = f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"
-    return Adapted(
-        model=model.eval(),
-        data=made,
-        mode=Mode.INFER.value,
-        step=_Generate(model, new_tokens),
-        notes=[*notes, told],
-        usual_size=1,
-    )
+
+    def step(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
+        return model.generate(**batch, do_sample=False, max_new_tokens=new_tokens)
+
+    notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
+    return Adapted(model=model.eval(), data=made, mode=Mode.INFER.value, step=step, notes=notes, usual_size=1)
