@@ -16,16 +16,9 @@ from advisor.workloads.hubs.contract import Adapted, Adapter
 from advisor.workloads.hubs.exported import Exported
 from advisor.workloads.sizing import batch_size_for
 
-
-def _discovered() -> Iterator[Adapter]:
-    """An object of each adapter that a file of ``hubs/`` defines."""
-    for module in map(import_module, (f"{hubs.__name__}.{info.name}" for info in pkgutil.iter_modules(hubs.__path__))):
-        for member in vars(module).values():
-            if isinstance(member, type) and issubclass(member, Adapter) and member.__module__ == module.__name__:
-                yield member()
-
-
-ADAPTERS = tuple(sorted((one for one in _discovered() if one.package), key=lambda adapter: adapter.order))
+for _, name, _ in pkgutil.iter_modules(hubs.__path__):
+    import_module(f"{hubs.__name__}.{name}")
+ADAPTERS = tuple(sorted((kind() for kind in Adapter.__subclasses__()), key=lambda adapter: adapter.order))
 
 
 def named(target: str) -> tuple[Adapter, str] | None:
@@ -33,11 +26,11 @@ def named(target: str) -> tuple[Adapter, str] | None:
     prefix, separator, name = target.partition(":")
     if prefix.startswith("torchvision.models"):  # whose functions may load weights of a backbone
         prefix = "torchvision"
-    for adapter in ADAPTERS:
-        if prefix and separator and prefix == adapter.prefix:
-            if not name:
-                raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
-            return adapter, name
+    adapter = next((one for one in ADAPTERS if separator and one.prefix and one.prefix == prefix), None)
+    if adapter is not None:
+        if not name:
+            raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
+        return adapter, name
     if Path(target).suffix in EXPORTED:
         return next(a for a in ADAPTERS if isinstance(a, Exported)), target
     return None

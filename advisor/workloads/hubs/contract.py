@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -81,15 +81,11 @@ class Adapter:
 
     def imported(self, submodule: str = "") -> ModuleType:
         """Import the library. Raises TargetError that says how to install it."""
-        try:
-            importlib.import_module(self.package)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != self.package:
-                raise
+        if importlib.util.find_spec(self.package) is None:
             raise TargetError(
                 f"{self.prefix}: needs the package {self.package}, which is not installed.",
                 f"Type `pip install {self.package}`, then run again.",
-            ) from error
+            )
         return importlib.import_module(f"{self.package}{submodule}")
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
+from advisor.workloads.batches import batch_size_of
 from advisor.workloads.hubs.contract import Adapted, Adapter
-from advisor.workloads.resizing import batch_size_of
 
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
@@ -44,13 +44,9 @@ class Exported(Adapter):
         """An exported program in memory, or TorchScript: inference."""
         if not isinstance(value, torch.export.ExportedProgram):
             return None
-        model = value.module()
+        model: Any = value.module()
         # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
-        program_module: Any = model
-        program_module.train, program_module.eval = (
-            MethodType(nn.Module.train, model),
-            MethodType(nn.Module.eval, model),
-        )
+        model.train, model.eval = (MethodType(one, model) for one in (nn.Module.train, nn.Module.eval))
         model.eval()
         examples = value.example_inputs
         if examples is None:

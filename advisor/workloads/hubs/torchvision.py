@@ -122,8 +122,7 @@ def _flow(height: int, width: int, *, train: bool) -> Samples:
         return (*pair, noise(size, 2, height, width)) if train else pair
 
     note = f"two images of {height}x{width}"
-    loss, optimizer = (flow_loss, momentum) if train else (None, None)
-    return Samples(make, trains=train, loss=loss, optimizer=optimizer, notes=(note,))
+    return Samples(make, trains=train, loss=flow_loss, optimizer=momentum, notes=(note,))
 
 
 def flow_loss(output: Any, target: torch.Tensor) -> torch.Tensor:

@@ -70,11 +70,24 @@ class Ultralytics(Adapter):
             return None
         check_input(spec, 4, "8x3x640x640")
         network: Any = model
-        train = train and spec.mode is not Mode.INFER and hasattr(network, "loss")
-        if train:
-            _give_gains(network)
         side = _SIDE if runs_on_gpu(spec) else _SMALL_SIDE
-        return _samples(network, *(spec.input_shape[-2:] if spec.input_shape else (side, side)), train=train)
+        height, width = spec.input_shape[-2:] if spec.input_shape else (side, side)
+        channels = int(getattr(network, "yaml", {}).get("channels", 3))
+        note = f"random images of {height}x{width}"
+
+        def images(size: int) -> torch.Tensor:
+            return noise(size, channels, height, width).sigmoid()
+
+        if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
+            return Samples(images, trains=False, notes=(note,))
+        _give_gains(network)
+        return Samples(
+            lambda size: {"img": images(size), **_truth(network, size, height, width)},
+            trains=True,
+            loss=yolo_loss,
+            optimizer=_SGD,
+            notes=(f"{note}, the network's own loss",),
+        )
 
 
 def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
@@ -85,26 +98,13 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
 
 def _give_gains(network: Any) -> None:
     """Set the attributes that Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
+    from ultralytics.cfg import cfg2dict
     from ultralytics.utils import DEFAULT_CFG_DICT
 
-    own = getattr(network, "args", None) or {}
-    own = vars(own) if isinstance(own, SimpleNamespace) else own
+    own = cfg2dict(getattr(network, "args", None) or {})
     network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **own})
     if not hasattr(network, "nc"):
         network.nc = _classes(network)
-
-
-def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
-    channels = int(getattr(network, "yaml", {}).get("channels", 3))
-    note = f"random images of {height}x{width}"
-
-    def make(size: int) -> Any:
-        images = noise(size, channels, height, width).sigmoid()
-        return {"img": images, **_truth(network, size, height, width)} if train else images
-
-    if not train:
-        return Samples(make, trains=False, notes=(note,))
-    return Samples(make, trains=True, loss=yolo_loss, optimizer=_SGD, notes=(f"{note}, the network's own loss",))
 
 
 def _classes(network: Any) -> int:
