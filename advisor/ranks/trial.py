@@ -34,7 +34,7 @@ from advisor.trial.measurement.clock import StepClock, batch_samples, measure, s
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
 from advisor.trial.profile.recording import busy_us, is_range
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, stepper
-from advisor.workloads.draws import seed_host
+from advisor.workloads.batches import seed_host
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _WAIT_SHARE = 0.5

@@ -28,8 +28,8 @@ from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.step.transforms import without_last_transforms
+from advisor.workloads.batches import resizing_problem
 from advisor.workloads.loop import GivenBatches, Loop, describe
-from advisor.workloads.resizing import resizing_problem
 
 # Relative changes of a loss or of outputs up to these are rounding of sums: in float32, in half precision.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2

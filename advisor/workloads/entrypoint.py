@@ -260,13 +260,13 @@ def _import_module(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise TargetError(
-                f"there is no module {module!r}.",
-                "Run from the folder that holds it, install it, or give path/file.py:attr. A model by name is "
-                "timm:NAME, hf:NAME, torchvision:NAME or ultralytics:NAME.",
-            ) from error
-        raise
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise TargetError(
+            f"there is no module {module!r}.",
+            "Run from the folder that holds it, install it, or give path/file.py:attr. A model by name is timm:NAME, "
+            "hf:NAME, torchvision:NAME or ultralytics:NAME.",
+        ) from error
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
@@ -297,11 +297,14 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 def _defined_in(module: ModuleType, wanted: str) -> str:
     """The names that a module offers, those most like the wanted one first."""
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    public = {name: value for name, value in public.items() if not isinstance(value, ModuleType)}
-    own = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
-    own += [name for name, value in public.items() if getattr(value, "__module__", "") == module.__name__]
-    names = sorted({*own} or public)  # a package may define nothing itself and offer what its modules define
+    public = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    imported = [name for name, value in public.items() if getattr(value, "__module__", "") != module.__name__]
+    values = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
+    names = sorted(public.keys() - imported | {*values} or public)  # a package may offer only what its modules define
     ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
     return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
 

@@ -12,9 +12,9 @@ from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs, tensors_of
 from advisor.step.loss import main_output
+from advisor.workloads.batches import batch_size_of, resize_batch
 from advisor.workloads.hubs.contract import Samples
 from advisor.workloads.loop import describe
-from advisor.workloads.resizing import batch_size_of, resize_batch
 from advisor.workloads.sizing import counted_run
 
 
@@ -80,7 +80,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Samples:
             notes=("the model's example_input_array as its batch",),
             fixed_size=size,
         )
-    for shape in itertools.chain.from_iterable(map(_shapes_for, itertools.islice(_layers(model), _LAYERS_TRIED))):
+    for shape in itertools.chain.from_iterable(itertools.islice(_shapes(model), _LAYERS_TRIED)):
         make = _inputs(model, shape)
         if counted_run(model, make(_COUNTED)) is not None:
             text = "x".join(map(str, shape))
@@ -108,8 +108,7 @@ def _advice(model: nn.Module) -> str:
 def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
     """Batches of random numbers of the model's type, or of token ids."""
     count = max(1, len(ForwardInputs(model).required))
-
-    first = next(_layers(model), None)
+    first = next((module for module in model.modules() if isinstance(module, tuple(_BY_LAYER))), None)
     tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
 
     def make(size: int) -> Any:
@@ -121,14 +120,10 @@ def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
     return make
 
 
-def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that show which inputs they take; not layers with the user's own parameters."""
-    return (module for module in model.modules() if _shapes_for(module))
-
-
-def _shapes_for(layer: nn.Module) -> list[tuple[int, ...]]:
-    """Sample shapes that a layer may take, the usual ones first; none if the layer gives no hint."""
-    return next((shapes(layer) for kind, shapes in _BY_LAYER.items() if isinstance(layer, kind)), [])
+def _shapes(model: nn.Module) -> Iterator[list[tuple[int, ...]]]:
+    """For each layer that shows which inputs it takes, the shapes of samples that it may take, the usual ones first."""
+    for module in model.modules():
+        yield from ([*shapes(module)] for kind, shapes in _BY_LAYER.items() if isinstance(module, kind))
 
 
 _SIDES = (224, 32, 28, 64, 128, 256, 512)

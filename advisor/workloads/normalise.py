@@ -19,11 +19,10 @@ from advisor.step.compile import Models, as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
-from advisor.workloads.batches import batches_in_data
+from advisor.workloads.batches import batch_size_of, batches_in_data, resize_batch
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import Loop, has_target
 from advisor.workloads.parts import ALIASES, in_order, without_schedulers
-from advisor.workloads.resizing import batch_size_of, resize_batch
 from advisor.workloads.sizing import LARGEST_BATCH
 from advisor.workloads.workload import Workload
 
@@ -38,7 +37,7 @@ _EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_adapted(_as_workload(interpreted(value, spec), notes)), notes)
+    workload = _as_written(_as_workload(interpreted(value, spec), notes), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     notes.extend(workload.notes)
@@ -73,22 +72,20 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     return loop
 
 
-def _as_workload(value: Any, notes: list[str]) -> Workload:
+def _as_workload(value: Any, notes: list[str]) -> Adapted:
+    """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
+    parts: dict[str, Any] | None = None
     if isinstance(value, Workload):
-        return _checked(value)
-    if isinstance(value, nn.Module):
-        return Workload(value)
-    if isinstance(value, Mapping):
-        return _checked(_from_mapping(value, notes))
-    if isinstance(value, tuple | list) and value and (parts := in_order(value, notes)):
-        return _checked(Workload(**parts))
-    raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
-
-
-def _as_adapted(workload: Workload) -> Adapted:
-    if isinstance(workload, Adapted):
-        return workload
-    return Adapted(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+        parts = {one.name: getattr(value, one.name) for one in fields(value)}
+    elif isinstance(value, nn.Module):
+        parts = {"model": value}
+    elif isinstance(value, Mapping):
+        parts = _from_mapping(value, notes)
+    elif isinstance(value, tuple | list) and value:
+        parts = in_order(value, notes)
+    if not parts:
+        raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
+    return _checked(Adapted(**parts))
 
 
 def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
@@ -101,7 +98,7 @@ def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
 
 
-def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
+def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     parts = without_schedulers({str(name): part for name, part in value.items()}, notes)
     named = {ALIASES.get(name, name): part for name, part in parts.items()}
     unknown = [name for name in named if name not in _NAMES]
@@ -109,10 +106,10 @@ def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> Workload:
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
         usual = f"Its keys may be: {', '.join(_NAMES)}."
         raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
-    return Workload(**named)
+    return named
 
 
-def _checked(workload: Workload) -> Workload:
+def _checked(workload: Adapted) -> Adapted:
     if workload.step is not None or workload.models is not None or workload.optimizers is not None:
         workload = replace(workload, model=_models_of_step(workload), models=None)
     _check_model(workload.model)
@@ -195,8 +192,6 @@ def _for_several(parts: Iterable[Any]) -> str:
 
 
 def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
-    if isinstance(data, DataLoader):
-        return _sized_loader(data, spec), None
     # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
     is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
     if callable(data) and not is_batch:
@@ -207,11 +202,14 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
             )
         usual = workload.usual_size or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
-        made = data(size)
-        if isinstance(made, DataLoader):
-            return _sized_loader(made, spec), None
-        return _checked_batch(made, "the result of the target's data function"), cast("Callable[[int], Any]", data)
-    _checked_batch(data, "the target's data")
+        made, make = data(size), cast("Callable[[int], Any]", data)
+        if not isinstance(made, DataLoader):
+            _check_batch(made, "the result of the target's data function")
+            return made, make
+        data = made
+    if isinstance(data, DataLoader):
+        return _sized_loader(data, spec), None
+    _check_batch(data, "the target's data")
     if not spec.batch_size or spec.batch_size == batch_size_of(data):
         return data, None
     try:
@@ -223,7 +221,8 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
         ) from error
 
 
-def _checked_batch(batch: Any, what: str) -> Any:
+def _check_batch(batch: Any, what: str) -> None:
+    """Raise TargetError for what is no batch. ``what`` names it."""
     has_tensors = next(tensors_of(batch), None) is not None
     known = isinstance(batch, Mapping | list | tuple | str) or hasattr(batch, "__array__")
     has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
@@ -240,7 +239,6 @@ def _checked_batch(batch: Any, what: str) -> Any:
             if arrays
             else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
-    return batch
 
 
 def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
@@ -282,16 +280,15 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             f"{type(workload.model).__name__} has no parameter that requires a gradient, so it cannot be trained.",
             "Give --mode infer, or set requires_grad on the parameters to train.",
         )
-    of_model = set(map(id, workload.model.parameters()))
     of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # such as centres of classes
-    of_loss = [parameter for parameter in of_loss if id(parameter) not in of_model]
+    both = list(dict.fromkeys(parameters + of_loss))
     given = workload.optimizer
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
-        return torch.optim.SGD(parameters + of_loss, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
+        return torch.optim.SGD(both, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     made: Any = given
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        made = given(parameters + of_loss)
+        made = given(both)
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
             f"the target's optimizer is {_kind(made)}.",

@@ -43,14 +43,12 @@ def in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
 
 def without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The parts but for learning-rate schedulers, with a note for each."""
-    steps = {name for name, value in parts.items() if hasattr(value, "step")}
     left_out = {
-        name
+        name: type(value).__name__
         for name, value in parts.items()
-        if isinstance(value, LRScheduler) or ("scheduler" in type(value).__name__.lower() and name in steps)
+        if isinstance(value, LRScheduler) or ("scheduler" in type(value).__name__.lower() and hasattr(value, "step"))
     }
-    names = (type(parts[name]).__name__ for name in sorted(left_out))
-    notes.extend(f"the {name} is left out: the learning rate does not change in a trial" for name in names)
+    notes.extend(f"the {kind} is left out: the learning rate does not change in a trial" for kind in left_out.values())
     return {name: value for name, value in parts.items() if name not in left_out}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.workloads.resizing import batch_size_of, resize_batch
+from advisor.workloads.batches import batch_size_of, resize_batch
 
 # --- batches --------------------------------------------------------------------------------------------------
 

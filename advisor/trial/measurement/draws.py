@@ -17,7 +17,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
 from advisor.step.loader import length_of, rebuild
 from advisor.step.prefetch import is_loader, loop_loader
-from advisor.workloads.draws import seed_host
+from advisor.workloads.batches import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import describe
 
