@@ -16,8 +16,8 @@ from advisor.workloads.hubs.contract import Adapted, Adapter
 from advisor.workloads.hubs.exported import Exported
 from advisor.workloads.sizing import batch_size_for
 
-for _, name, _ in pkgutil.iter_modules(hubs.__path__):
-    import_module(f"{hubs.__name__}.{name}")
+for found in pkgutil.iter_modules(hubs.__path__):
+    import_module(f"{hubs.__name__}.{found.name}")
 ADAPTERS = tuple(sorted((kind() for kind in Adapter.__subclasses__()), key=lambda adapter: adapter.order))
 
 

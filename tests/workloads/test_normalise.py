@@ -51,6 +51,16 @@ class Closed(nn.Module):
         return x
 
 
+class Items:
+    """Batches by their index, as a Keras ``Sequence`` has them, or samples: nothing says which."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return batch()
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         yield from ((torch.ones(6), 1) for _ in range(10))
@@ -169,6 +179,7 @@ def test_data_from_a_function_is_asked_for_the_size():
         (Workload(Net().requires_grad_(False), data=batch()), Mode.INFER),
         (Workload(Net(), data=batch(), loss=of_output, mode="infer"), Mode.INFER),
         (Workload(Net(), data=torch.ones(4, 6), mode="train"), Mode.TRAIN),
+        (Workload(torch.jit.freeze(torch.jit.script(Net().eval())), data=torch.ones(4, 6)), Mode.INFER),
     ],
 )
 def test_the_mode_is_what_the_parts_suggest(workload, mode):
@@ -263,6 +274,12 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), batch()[0].numpy()), "data is a ndarray and holds no tensor", "torch.from_numpy"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
         ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
+        (
+            (Net(), Items(), of_output),
+            "data is an Items, a dataset without a loader",
+            "None where each item is a batch",
+        ),
+        ((Net(), {"left": loader(), "right": loader()}), "a dict and holds no tensor", "one DataLoader"),
         ((Net(), lambda: None), "takes no batch size", "def batch(batch_size)"),
         ((Net(), lambda size: None), "data function is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
@@ -275,6 +292,13 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net, batch()), "model is the class Net, not an nn.Module", "Net(...)"),
         (Net, "returned the class Net", "Net(...)"),
         (DataLoader(Stream()), "the target returned a DataLoader", "Workload"),
+        (
+            (Net(), Net(), loader(), of_output, torch.optim.SGD),
+            "a tuple of 5",
+            "Several models need a step of your own",
+        ),
+        (([Net(), Net()], loader()), "model is a list of 2", "Several models need a step of your own"),
+        ({"encoder": Net(), "decoder": Net()}, "the unknown keys encoder", "Several models need a step of your own"),
     ],
 )
 def test_errors_say_what_was_returned_and_what_may_be(value, message, hint):
@@ -321,10 +345,13 @@ def test_an_optimizer_that_is_made_here_trains_the_parameters_of_the_loss_too():
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_the_modules_of_a_loss_go_where_the_model_goes(around):
+def test_the_modules_of_a_loss_and_the_state_of_an_optimizer_go_where_the_model_goes(around):
     centres = Centres()
     loss = (lambda output, target: 2 * centres(output, target)) if around else centres
-    loop = normalise((Net(), (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])), loss), spec())
+    data = (torch.ones(4, 6), torch.tensor([0, 1, 2, 0]))
+    loop = normalise((Net(), data, loss, torch.optim.Adagrad), spec())  # which makes its sums before the first step
     loop.to(torch.device("meta"))
     assert {tensor.device.type for tensor in centres.state_dict().values()} == {"meta"}
     assert loop.model.head.weight.device.type == "meta"
+    states = list(loop.optimizer.state.values())
+    assert {(state["sum"].device.type, state["step"].device.type) for state in states} == {("meta", "cpu")}

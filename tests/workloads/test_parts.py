@@ -62,60 +62,12 @@ def test_each_part_is_found(value):
     assert loop.loss is LOSS or isinstance(loop.loss, OwnLoss | nn.CrossEntropyLoss)
 
 
-def test_the_sums_of_adagrad_go_where_the_parameters_go():
-    value = (
-        nn.Linear(6, 3),
-        (torch.ones(4, 6), torch.tensor([0, 1, 2, 0])),
-        nn.CrossEntropyLoss(),
-        torch.optim.Adagrad,
-    )
-    loop = normalise(value, TargetSpec("t.py", "."))
-    loop.to(torch.device("meta"))
-    assert {state["sum"].device.type for state in loop.optimizer.state.values()} == {"meta"}
-    assert {state["step"].device.type for state in loop.optimizer.state.values()} == {"cpu"}
-
-
-def test_several_models_are_told_of_a_step_of_their_own():
-    for value in ((NET, nn.Linear(3, 8), LOADER, LOSS, SGD), ([NET, NET], LOADER), {"encoder": NET, "decoder": NET}):
-        with pytest.raises(TargetError) as raised:
-            normalise(value, SPEC)
-        assert "Several models need a step of your own" in raised.value.hint
-
-
-def test_a_frozen_script_is_for_inference():
-    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(8, 3).eval()))
-    assert normalise((frozen, BATCH[0]), SPEC).mode is Mode.INFER
-
-
 def test_a_function_of_a_size_may_return_a_loader():
     def make(batch_size):
         return DataLoader(TensorDataset(*BATCH), batch_size)
 
     loop = normalise((NET, make, LOSS), replace(SPEC, batch_size=4))
     assert (type(loop.data), loop.batch_size, loop.make_batch) == (DataLoader, 4, None)
-
-
-class Items:
-    """Batches by their index, as a Keras ``Sequence`` has them, or samples: nothing says which."""
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return BATCH
-
-
-@pytest.mark.parametrize(
-    ("data", "message", "hint"),
-    [
-        (Items(), "data is an Items, a dataset without a loader", "batch_size=None where each item is a batch"),
-        ({"labelled": LOADER, "unlabelled": LOADER}, "a dict and holds no tensor", "one DataLoader"),
-    ],
-)
-def test_data_that_cannot_be_read_as_it_is_says_what_to_write(data, message, hint):
-    with pytest.raises(TargetError, match=message) as refused:
-        normalise((NET, data, LOSS), SPEC)
-    assert hint in refused.value.hint
 
 
 # --- batches that no DataLoader makes ---------------------------------------------------------------------------------
