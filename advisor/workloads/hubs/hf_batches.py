@@ -40,6 +40,9 @@ _GRID = "grid_thw"  # the input that says how many patches each image has: in ti
 # The parameters that labels of these kinds are given as; those of others are called labels.
 _GIVEN_AS = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}
 
+# Inputs that can be made up. The first that a model takes is its main one, unless it names another.
+_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features", "past_values", "hidden_states")
+
 Batch = dict[str, Any]
 Make = Callable[[int], Batch]
 
@@ -137,21 +140,35 @@ class ModelInputs:
 # --- one input --------------------------------------------------------------------------------------------------------
 
 
+def _shape_of(about: ModelInputs, name: str) -> tuple[int, ...]:
+    """The shape of one sample of an input of images, sounds or series, as the configuration says it."""
+    bins = about.get("num_mel_bins")
+    match name:
+        case "pixel_values":  # several as frames, where the model takes them so
+            side, frames = about.get("image_size", default=_USUAL_SIDE), about.get("num_frames")
+            height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
+            return (*((frames,) if frames else ()), about.get("num_channels", default=3), height, width)
+        case "input_values":  # sound, with a channel dimension for a codec; or a spectrogram under the same name
+            if about.get("conv_dim"):
+                return (_SOUND_LENGTH,)
+            longest = about.get("max_length")
+            return (longest, bins) if bins and longest else (about.get("audio_channels", default=1), _SOUND_LENGTH)
+        case "input_features":  # spectrograms of the length that the model takes, where its configuration says one
+            free = about.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
+            positions = about.get("max_source_positions")
+            if bins and positions and not free:
+                return (bins, 2 * positions)  # two convolutions, the second with a stride of two
+            return (_FRAMES_HEARD, free or bins or _BINS)
+        case _:  # the past of a time series
+            channels = about.get("num_input_channels")
+            steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS)
+            return (steps, channels) if channels else (steps,)
+
+
 def _texts(about: ModelInputs, size: int) -> Batch:
     ids = about.tokens(size, *(about.shape or (about.length,)))
     mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}
     return {"input_ids": ids, **mask}
-
-
-def _images(about: ModelInputs, size: int) -> Batch:
-    """Images of the configuration's size; several as frames, where the model takes them so."""
-    shape = about.shape if about.shape and len(about.shape) > 1 else None
-    if shape is None:
-        side = about.get("image_size", default=_USUAL_SIDE)
-        height, width = (side[0], side[-1]) if isinstance(side, list | tuple) else (side, side)
-        frames = about.get("num_frames")
-        shape = (*((frames,) if frames else ()), about.get("num_channels", default=3), height, width)
-    return {"pixel_values": noise(size, *shape)}
 
 
 def _patches(about: ModelInputs, size: int) -> Batch:
@@ -165,47 +182,11 @@ def _patches(about: ModelInputs, size: int) -> Batch:
     return {"hidden_states": noise(size * rows * columns, values), _GRID: grid}
 
 
-def _sound(about: ModelInputs, size: int) -> Batch:
-    """A second of sound, with a channel dimension for a codec; or a spectrogram under the same name."""
-    bins, longest = about.get("num_mel_bins"), about.get("max_length")
-    shape: tuple[int, ...] = (_SOUND_LENGTH,)
-    if not about.get("conv_dim"):
-        shape = (longest, bins) if bins and longest else (about.get("audio_channels", default=1), _SOUND_LENGTH)
-    return {"input_values": noise(size, *(about.shape or shape))}
-
-
-def _spectrograms(about: ModelInputs, size: int) -> Batch:
-    """Spectrograms of the length that the model takes, where its configuration says one."""
-    bins, positions = about.get("num_mel_bins"), about.get("max_source_positions")
-    free = about.get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
-    shape: tuple[int, ...] = (_FRAMES_HEARD, free or bins or _BINS)
-    if bins and positions and not free:
-        shape = (bins, 2 * positions)  # two convolutions, the second with a stride of two
-    return {"input_features": noise(size, *(about.shape or shape))}
-
-
-def _past(about: ModelInputs, size: int) -> Batch:
-    """The past values of a time series, as many as the context has."""
-    channels = about.get("num_input_channels")
-    steps = min(about.get("context_length", default=_USUAL_STEPS), _USUAL_STEPS)
-    return {"past_values": noise(size, *(about.shape or ((steps, channels) if channels else (steps,))))}
-
-
 def _future(about: ModelInputs, batch: Batch) -> Batch:
     """The values that a model is trained to forecast, in as many channels as it forecasts."""
     size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
     horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
     return {"future_values": noise(size, horizon, *channels)}
-
-
-_MAKERS: dict[str, Callable[[ModelInputs, int], Batch]] = {
-    "input_ids": _texts,
-    "pixel_values": _images,
-    "input_values": _sound,
-    "input_features": _spectrograms,
-    "past_values": _past,
-    "hidden_states": _patches,
-}
 
 
 # --- all inputs of a batch --------------------------------------------------------------------------------------------
@@ -217,7 +198,7 @@ def _maker_of_inputs(about: ModelInputs) -> Make:
     Raises TargetError if it needs other inputs.
     """
     accepted, required = about.accepted, about.required
-    named = [name for name in _MAKERS if name in accepted and (name != "hidden_states" or _GRID in accepted)]
+    named = [name for name in _INPUTS if name in accepted and (name != "hidden_states" or _GRID in accepted)]
     main = about.model.main_input_name
     if main not in named:
         main = next((name for name in named if name in required), next(iter(named), ""))
@@ -234,7 +215,15 @@ def _maker_of_inputs(about: ModelInputs) -> Make:
 
 def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
     """Several inputs in one batch; with a text the places of its words on a page, where the model takes any."""
-    batch = {name: value for made in names for name, value in _MAKERS[made](about, size).items()}
+    batch: Batch = {}
+    for name in names:
+        if name == "input_ids":
+            batch |= _texts(about, size)
+        elif name == "hidden_states":
+            batch |= _patches(about, size)
+        else:
+            given = about.shape if name != "pixel_values" or len(about.shape or ()) > 1 else None  # of the text beside
+            batch[name] = noise(size, *(given or _shape_of(about, name)))
     if "bbox" in about.accepted and "input_ids" in batch:  # left, upper, right and lower edge, as shares of the page
         batch["bbox"] = torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()
     return batch
