@@ -8,10 +8,9 @@ from facts import cpu_facts
 from proposals import CATALOG
 from torch import nn
 
-from advisor.errors import TargetError
 from advisor.python.file import WrittenFor
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, TargetSpec
+from advisor.records import Mode
 from advisor.step.step import TrainStep
 from advisor.step.tuning import Tuning
 
@@ -53,18 +52,3 @@ def test_the_exported_file_clips():
     model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
     step = module.train_step(model, optimizer, nn.CrossEntropyLoss())
     assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
-
-
-def test_a_workload_says_what_it_clips_to():
-    from advisor.workloads.normalise import normalise
-    from advisor.workloads.workload import Workload
-
-    spec = TargetSpec("m:build", ".")
-    batch = torch.ones(2, 8), torch.tensor([0, 1])
-    loop = normalise(Workload(own_blocks(), batch, clip_grad=0.5), spec)
-    assert loop.clip_norm == 0.5
-    assert normalise({"model": own_blocks(), "data": batch, "clip_grad": 2}, spec).clip_norm == 2.0
-    assert normalise((own_blocks(), batch), spec).clip_norm is None
-    for wrong in (0, -1.0, "1", True):
-        with pytest.raises(TargetError, match="clip_grad"):
-            normalise(Workload(own_blocks(), batch, clip_grad=wrong), spec)

@@ -312,31 +312,46 @@ def test_a_loss_function_that_returns_no_loss_says_so(value, complaint):
 # --- the loss of a workload that brings none --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrap", [lambda loss: {"loss": loss}, lambda loss: SimpleNamespace(loss=loss)])
-def test_the_models_own_loss(wrap):
-    loss = torch.tensor(3.0)
-    assert default_loss(wrap(loss), None) is loss
+OUTPUT, SCORES, CLASSES = torch.randn(8, 3), torch.randn(8, 3, requires_grad=True), torch.randint(3, (8,))
+PIXELS, PIXEL_CLASSES = torch.randn(2, 5, 6, 7), torch.randint(5, (2, 6, 7))
+TOKENS, WORDS = torch.randn(2, 6, 50), torch.randint(50, (2, 6))
+NUMBER, SQUARE = torch.tensor(-3.0, requires_grad=True), OUTPUT.square().mean()
+
+# An output, its target, and the loss of the two.
+DEFAULTS = {
+    "the model's own in a mapping": ({"loss": NUMBER}, None, NUMBER),
+    "the model's own in an object": (SimpleNamespace(loss=NUMBER), None, NUMBER),
+    "the model's own alone": (NUMBER, None, NUMBER),
+    "the only loss in a mapping of numbers": ({"boxes": NUMBER, "steps": torch.tensor(2.0)}, None, NUMBER),
+    "the first in a tuple": ((NUMBER, SCORES), CLASSES, NUMBER),
+    "anywhere, where the model took the whole batch": ((SCORES, NUMBER), [SCORES, CLASSES], NUMBER),
+    "a number beside scores is a part of it": ((SCORES, NUMBER), CLASSES, functional.cross_entropy(SCORES, CLASSES)),
+    "classes": (OUTPUT, CLASSES, functional.cross_entropy(OUTPUT, CLASSES)),
+    "a class for each pixel": (
+        {"out": PIXELS, "aux": PIXELS + 1},
+        PIXEL_CLASSES,
+        functional.cross_entropy(PIXELS, PIXEL_CLASSES),
+    ),
+    "a word for each token": (TOKENS, WORDS, functional.cross_entropy(TOKENS.reshape(12, 50), WORDS.reshape(12))),
+    "a regression": (OUTPUT, OUTPUT + 2, torch.tensor(4.0)),
+    **{
+        f"the mean square, for {name}": (OUTPUT, target, SQUARE)
+        for name, target in {
+            "no target": None,
+            "another shape": torch.randn(7),
+            "a text": "text",
+            "classes of another form": torch.randint(3, (8, 1)),
+        }.items()
+    },
+}
 
 
-def test_whole_numbers_are_classes():
-    scores, labels = torch.randn(4, 10), torch.randint(10, (4,))
-    assert default_loss(scores, labels) == functional.cross_entropy(scores, labels)
-    pixels, classes = torch.randn(2, 5, 6, 7), torch.randint(5, (2, 6, 7))
-    assert default_loss({"out": pixels, "aux": pixels + 1}, classes) == functional.cross_entropy(pixels, classes)
-    tokens, words = torch.randn(2, 6, 50), torch.randint(50, (2, 6))
-    expected = functional.cross_entropy(tokens.reshape(12, 50), words.reshape(12))
-    assert default_loss(tokens, words) == pytest.approx(expected.item())
-
-
-def test_targets_of_the_outputs_shape_are_a_regression():
-    output, target = torch.randn(4, 3), torch.randn(4, 3)
-    assert default_loss(output, target) == functional.mse_loss(output, target)
-
-
-@pytest.mark.parametrize("target", [None, torch.randn(7), "text", torch.randint(3, (7, 1))])
-def test_else_the_mean_square_of_the_outputs(target):
-    output = torch.randn(4, 3)
-    assert default_loss(output, target) == pytest.approx(output.square().mean().item())
+@pytest.mark.parametrize(("output", "target", "expected"), DEFAULTS.values(), ids=DEFAULTS)
+def test_the_loss_of_a_workload_that_brings_none(output, target, expected):
+    loss = default_loss(output, target)
+    torch.testing.assert_close(loss, expected)
+    if expected is NUMBER and not isinstance(output, dict):
+        assert loss is NUMBER
 
 
 def test_the_main_output_is_the_first_floating_point_tensor():
@@ -344,17 +359,3 @@ def test_the_main_output_is_the_first_floating_point_tensor():
     assert main_output((torch.tensor([1]), [scores, torch.randn(2)])) is scores
     with pytest.raises(TypeError, match="returned str, which holds no floating-point tensor"):
         main_output("text")
-
-
-@pytest.mark.parametrize("make", [lambda scores: scores, lambda scores: {"boxes": scores, "steps": torch.tensor(2.0)}])
-def test_what_a_model_returns_as_numbers_is_its_own_loss(make):
-    score = torch.tensor(-3.0, requires_grad=True)
-    assert default_loss(make(score), None).item() == -3.0
-
-
-def test_a_number_in_a_tuple_is_the_models_own_loss():
-    inputs, classes = LABELLED
-    loss, scores = torch.tensor(-3.0, requires_grad=True), torch.randn(8, 3, requires_grad=True)
-    assert default_loss((loss, scores), classes) is loss
-    assert default_loss((scores, loss), [inputs, classes]) is loss, "the model took the whole batch"
-    assert default_loss((scores, loss), classes) == functional.cross_entropy(scores, classes), "a part of the loss"

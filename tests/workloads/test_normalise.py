@@ -315,6 +315,12 @@ def test_a_batch_size_for_a_loader_with_batches_of_its_own():
     assert normalise((Net(), own), spec()).batch_size is None
 
 
+def test_a_workload_says_what_it_clips_to():
+    assert normalise(Workload(Net(), batch(), clip_grad=0.5), spec()).clip_norm == 0.5
+    assert normalise({"model": Net(), "data": batch(), "max_grad_norm": 2}, spec()).clip_norm == 2.0
+    assert normalise((Net(), batch()), spec()).clip_norm is None
+
+
 @pytest.mark.parametrize("norm", [-1, 0, float("nan"), True, "1"])
 def test_a_norm_that_nothing_can_be_clipped_to_is_refused(norm):
     with pytest.raises(TargetError, match="is not a norm to clip gradients to") as error:
