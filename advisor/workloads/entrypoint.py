@@ -248,12 +248,22 @@ def user_frames(error: BaseException) -> str:
 
 
 def _import(module: str, directory: str) -> ModuleType:
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+    """Import a module from the folder, or a file, which finds its neighbours. Raises TargetError."""
+    path = Path(directory, module).resolve()
+    for folder in (directory, *([str(path.parent)] if _is_file(module) else [])):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     with refusing_to_train(module):
-        if _is_file(module):
-            return _import_file(Path(directory, module), module)
-        return in_user_code(f"importing {module}", lambda: _import_module(module))
+        if not _is_file(module):
+            return in_user_code(f"importing {module}", lambda: _import_module(module))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or (loader := spec.loader) is None:
+            raise TargetError(f"{module} is not a Python file.", "Give a file whose name ends in .py.")
+        made = importlib.util.module_from_spec(spec)
+        # DataLoader workers and pickle find the user's classes by this name.
+        sys.modules[path.stem] = made
+        in_user_code(f"importing {module}", lambda: loader.exec_module(made))
+        return made
 
 
 def _import_module(module: str) -> ModuleType:
@@ -267,21 +277,6 @@ def _import_module(module: str) -> ModuleType:
             "Run from the folder that holds it, install it, or give path/file.py:attr. A model by name is timm:NAME, "
             "hf:NAME, torchvision:NAME or ultralytics:NAME.",
         ) from error
-
-
-def _import_file(path: Path, shown: str) -> ModuleType:
-    path = path.resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
-    loader = spec.loader
-    module = importlib.util.module_from_spec(spec)
-    # DataLoader workers and pickle find the user's classes by this name.
-    sys.modules[path.stem] = module
-    in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
-    return module
 
 
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:

@@ -208,7 +208,12 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
             return made, make
         data = made
     if isinstance(data, DataLoader):
-        return _sized_loader(data, spec), None
+        if spec.batch_size in (None, data.batch_size):
+            return data, None
+        try:
+            return rebuild(data, batch_size=spec.batch_size), None
+        except RefusedError as error:
+            raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
     _check_batch(data, "the target's data")
     if not spec.batch_size or spec.batch_size == batch_size_of(data):
         return data, None
@@ -239,15 +244,6 @@ def _check_batch(batch: Any, what: str) -> None:
             if arrays
             else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
-
-
-def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
-    if spec.batch_size is None or spec.batch_size == loader.batch_size:
-        return loader
-    try:
-        return rebuild(loader, batch_size=spec.batch_size)
-    except RefusedError as error:
-        raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
 
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:

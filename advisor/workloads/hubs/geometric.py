@@ -26,7 +26,10 @@ class Geometric(Adapter):
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         if ForwardInputs(model).required != _GRAPH_INPUTS:
             return None
-        features = spec.input_shape[-1] if spec.input_shape else _features(model)
+        channels = (getattr(module, "in_channels", None) for module in model.modules())
+        numbers = (one[0] if isinstance(one, tuple) else one for one in channels)
+        taken = next((number for number in numbers if isinstance(number, int) and number > 0), _USUAL_FEATURES)
+        features = spec.input_shape[-1] if spec.input_shape else taken
         nodes = spec.input_shape[0] if spec.input_shape else _NODES
 
         def graph(nodes: int) -> tuple[torch.Tensor, ...]:
@@ -38,13 +41,3 @@ class Geometric(Adapter):
                 make = with_labels(graph, model(*graph(_FEW_NODES)), _FEW_NODES)
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
         return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)
-
-
-def _features(model: nn.Module) -> int:
-    """The features that the first layer with ``in_channels`` takes."""
-    for module in model.modules():
-        channels = getattr(module, "in_channels", None)
-        channels = channels[0] if isinstance(channels, tuple) else channels
-        if isinstance(channels, int) and channels > 0:
-            return channels
-    return _USUAL_FEATURES

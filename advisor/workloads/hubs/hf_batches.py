@@ -50,8 +50,16 @@ Make = Callable[[int], Batch]
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     _complete(model)
-    about = ModelInputs(model, spec, min(longest_text(model), _LENGTH if runs_on_gpu(spec) else _SHORT))
-    _check_text(about)
+    given, longest = spec.input_shape, longest_text(model)
+    about = ModelInputs(model, spec, min(longest, _LENGTH if runs_on_gpu(spec) else _SHORT))
+    if given is not None and model.main_input_name == "input_ids":
+        if "pixel_values" not in about.accepted:
+            check_input(spec, 2, "8x128")
+        if given[-1] > longest:
+            raise TargetError(
+                f"a text of {given[-1]} tokens is too long for {type(model).__name__}, which takes {longest}.",
+                f"Give a shorter one, as in --input {given[0]}x{longest}.",
+            )
     labels = _kind_of_labels(about) if train else ""
     make = partial(_batch, about, _maker_of_inputs(about), labels)
     trains = bool(labels)
@@ -87,20 +95,6 @@ def _complete(model: Any) -> None:
     for part in (text, config) if config.is_encoder_decoder or classes else ():
         if getattr(part, "pad_token_id", None) is None:
             part.pad_token_id = 0
-
-
-def _check_text(about: ModelInputs) -> None:
-    """Raise TargetError where ``--input`` gives a text that the model cannot take."""
-    given, longest = about.spec.input_shape, longest_text(about.model)
-    if given is None or about.model.main_input_name != "input_ids":
-        return
-    if "pixel_values" not in about.accepted:
-        check_input(about.spec, 2, "8x128")
-    if given[-1] > longest:
-        raise TargetError(
-            f"a text of {given[-1]} tokens is too long for {type(about.model).__name__}, which takes {longest}.",
-            f"Give a shorter one, as in --input {given[0]}x{longest}.",
-        )
 
 
 class ModelInputs:
@@ -182,13 +176,6 @@ def _patches(about: ModelInputs, size: int) -> Batch:
     return {"hidden_states": noise(size * rows * columns, values), _GRID: grid}
 
 
-def _future(about: ModelInputs, batch: Batch) -> Batch:
-    """The values that a model is trained to forecast, in as many channels as it forecasts."""
-    size, channels = batch["past_values"].shape[0], batch["past_values"].shape[2:]
-    horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
-    return {"future_values": noise(size, horizon, *channels)}
-
-
 # --- all inputs of a batch --------------------------------------------------------------------------------------------
 
 
@@ -264,7 +251,8 @@ def _labels(about: ModelInputs, kind: str, size: int, batch: Batch) -> Batch:
         case "pairs":
             return {"return_loss": True}
         case "future":
-            return _future(about, batch)
+            horizon = about.get("prediction_length", "horizon_length") or _USUAL_HORIZON
+            return {"future_values": noise(size, horizon, *batch["past_values"].shape[2:])}
         case "span":
             return {name: whole_numbers(about.length, size) for name in ("start_positions", "end_positions")}
         case "tokens" if "input_ids" in batch:
