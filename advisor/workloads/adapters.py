@@ -14,7 +14,6 @@ from advisor.records import Mode, TargetSpec
 from advisor.workloads import guess, hubs
 from advisor.workloads.hubs.contract import Adapted, Adapter
 from advisor.workloads.hubs.exported import Exported
-from advisor.workloads.sizing import batch_size_for
 
 for found in pkgutil.iter_modules(hubs.__path__):
     import_module(f"{hubs.__name__}.{found.name}")
@@ -51,7 +50,7 @@ def with_samples(workload: Adapted, spec: TargetSpec) -> Adapted:
     if wanted is None:
         has_more = workload.loss is not None or workload.optimizer is not None
         wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
-    size, note = batch_size_for(workload.model, samples, wanted, spec)
+    size, note = guess.batch_size_for(workload.model, samples, wanted, spec)
     training = wanted is Mode.TRAIN
     return replace(
         workload,

@@ -4,15 +4,7 @@ Its loader makes and augments them in the training process and takes as long as 
 is a visible part of the step, as in many real loops.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 from advisor.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.utils.data import DataLoader
 
 CLASSES = 10
 IMAGES = 640
@@ -26,14 +18,10 @@ SMALL_BATCH_SIZE = 8
 def build() -> Workload:
     """The demo's model, loader, loss and optimizer."""
     import torch
-
-    model = _model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
-    return Workload(model=model, data=_loader(), loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer)
-
-
-def _model() -> nn.Module:
     from torch import nn
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import FakeData
 
     widths = [(3, 32, 2), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
     blocks = [
@@ -42,15 +30,8 @@ def _model() -> nn.Module:
         )
         for inputs, outputs, stride in widths
     ]
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1][1], CLASSES))
-
-
-def _loader() -> DataLoader[Any]:
-    import torch
-    from torch.utils.data import DataLoader
-    from torchvision import transforms
-    from torchvision.datasets import FakeData
-
+    model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1][1], CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     augment = transforms.Compose(
         [
             transforms.RandomResizedCrop(CROP_SIZE),
@@ -59,6 +40,7 @@ def _loader() -> DataLoader[Any]:
             transforms.Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         ]
     )
-    batch_size = BATCH_SIZE if torch.cuda.is_available() else SMALL_BATCH_SIZE
     dataset = FakeData(IMAGES, (3, IMAGE_SIZE, IMAGE_SIZE), CLASSES, transform=augment)
-    return DataLoader(dataset, batch_size=batch_size, shuffle=True)
+    batch_size = BATCH_SIZE if torch.cuda.is_available() else SMALL_BATCH_SIZE
+    loader = DataLoader(dataset, batch_size=batch_size, shuffle=True)
+    return Workload(model=model, data=loader, loss=nn.CrossEntropyLoss(), optimizer=optimizer)

@@ -282,26 +282,21 @@ def _import_module(module: str) -> ModuleType:
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            known = f"It defines: {_defined_in(module, part)}."
-            raise TargetError(f"{module_name} has no {attribute!r}.", known) from None
+        if not hasattr(found, part):
+            shown = ", ".join(_defined_in(module, part)[:_NAMES_SHOWN]) or "nothing public"
+            raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
+        found = getattr(found, part)
     return found
 
 
-def _defined_in(module: ModuleType, wanted: str) -> str:
+def _defined_in(module: ModuleType, wanted: str) -> list[str]:
     """The names that a module offers, those most like the wanted one first."""
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
+    every = vars(module).items()
+    public = {name: one for name, one in every if not (name.startswith("_") or isinstance(one, ModuleType))}
     imported = [name for name, value in public.items() if getattr(value, "__module__", "") != module.__name__]
     values = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
     names = sorted(public.keys() - imported | {*values} or public)  # a package may offer only what its modules define
-    ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
-    return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
+    return list(dict.fromkeys([*difflib.get_close_matches(wanted, names), *names]))
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:

@@ -20,10 +20,10 @@ from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
 from advisor.workloads.batches import batch_size_of, batches_in_data, resize_batch
+from advisor.workloads.guess import LARGEST_BATCH
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import Loop, has_target
 from advisor.workloads.parts import ALIASES, in_order, without_schedulers
-from advisor.workloads.sizing import LARGEST_BATCH
 from advisor.workloads.workload import Workload
 
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
@@ -80,7 +80,13 @@ def _as_workload(value: Any, notes: list[str]) -> Adapted:
     elif isinstance(value, nn.Module):
         parts = {"model": value}
     elif isinstance(value, Mapping):
-        parts = _from_mapping(value, notes)
+        named = without_schedulers({str(name): part for name, part in value.items()}, notes)
+        parts = {ALIASES.get(name, name): part for name, part in named.items()}
+        unknown = [name for name in parts if name not in _NAMES]
+        if unknown or not ("model" in parts or "step" in parts):
+            problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
+            usual = f"Its keys may be: {', '.join(_NAMES)}."
+            raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
     elif isinstance(value, tuple | list) and value:
         parts = in_order(value, notes)
     if not parts:
@@ -96,17 +102,6 @@ def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     if not compiled:
         return workload
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
-
-
-def _from_mapping(value: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    parts = without_schedulers({str(name): part for name, part in value.items()}, notes)
-    named = {ALIASES.get(name, name): part for name, part in parts.items()}
-    unknown = [name for name in named if name not in _NAMES]
-    if unknown or not ("model" in named or "step" in named):
-        problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
-        usual = f"Its keys may be: {', '.join(_NAMES)}."
-        raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
-    return named
 
 
 def _checked(workload: Adapted) -> Adapted:

@@ -23,10 +23,8 @@ _NEAREST_SHOWN = 5
 class Adapted(Workload):
     """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default.
 
-    ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin.
-    ``trainer`` is the library whose trainer runs the loop, ``transformers`` or ``lightning``; empty without one.
-    ``places`` are those of a script where settings can be written, and ``whole_round`` lets it go on for a round, with
-    what feeds that.
+    ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin. The
+    other fields are those of :class:`~advisor.workloads.loop.Loop`.
     """
 
     notes: list[str] = field(default_factory=list)

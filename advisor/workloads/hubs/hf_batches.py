@@ -15,10 +15,9 @@ import torch
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.step.batch import map_tensors
-from advisor.workloads.guess import noise, typed, whole_numbers
+from advisor.workloads.guess import counted_run, noise, runs_on_gpu, typed, whole_numbers
 from advisor.workloads.hubs.contract import Samples, check_input
 from advisor.workloads.hubs.hf_classes import labels_of, parts_of, text_of
-from advisor.workloads.sizing import counted_run, runs_on_gpu
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
 _LENGTH, _SHORT = 512, 64

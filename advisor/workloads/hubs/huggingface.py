@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
+from advisor.process.meanwhile import replaced
 from advisor.records import Mode, TargetSpec, Value
+from advisor.workloads.guess import runs_on_gpu
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
-from advisor.workloads.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
@@ -148,12 +149,11 @@ def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
 def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
     """A model of a configuration. Raises TargetError where the machine has no room for it."""
     kind, infers = class_for(config), spec.mode is Mode.INFER
-    room = psutil.virtual_memory().total
-    needed = 0.0
+    numbers = 0
     if not runs_on_gpu(spec):
         with torch.device("meta"):
-            size = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
-        needed = size * (1 if infers else _TRAIN_COPIES)
+            numbers = sum(parameter.numel() for parameter in kind(config).parameters())
+    needed, room = _FLOAT_BYTES * numbers * (1 if infers else _TRAIN_COPIES), psutil.virtual_memory().total
     if needed >= _MOST_OF_MEMORY * room:
         raise TargetError(
             f"{'Inference' if infers else 'Training'} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this "
@@ -170,11 +170,8 @@ def of_trainer(trainer: Any) -> Adapted:
         raise TargetError("the Trainer has no train_dataset.", "Give it one: its training loop is measured.")
     arguments = trainer.args
     # Accelerate does not wrap the loader: a plain one can be made again with other options.
-    trainer.accelerator.prepare = lambda *objects, **_: objects[0] if len(objects) == 1 else objects
-    try:
+    with replaced(trainer.accelerator, "prepare", lambda *objects, **_: objects[0] if len(objects) == 1 else objects):
         loader = trainer.get_train_dataloader()
-    finally:
-        del trainer.accelerator.prepare
     if trainer.optimizer is None:
         trainer.create_optimizer()
 

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.workloads.guess import image_samples, momentum, noise, whole_numbers
+from advisor.workloads.guess import image_samples, momentum, noise, runs_on_gpu, whole_numbers
 from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
-from advisor.workloads.sizing import runs_on_gpu
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
@@ -50,7 +49,14 @@ class Torchvision(Adapter):
         train = train and model.training
         if kind == "optical_flow":
             pair = _FLOW_SIZE if runs_on_gpu(spec) else _SMALL_FLOW_SIZE
-            return _flow(*(spec.input_shape[-2:] if spec.input_shape is not None else pair), train=train)
+            height, width = spec.input_shape[-2:] if spec.input_shape is not None else pair
+
+            def make(size: int) -> tuple[torch.Tensor, ...]:
+                pair = noise(2 * size, 3, height, width).split(size)
+                return (*pair, noise(size, 2, height, width)) if train else pair
+
+            note = f"two images of {height}x{width}"
+            return Samples(make, trains=train, loss=flow_loss, optimizer=momentum, notes=(note,))
         if kind == "detection":
             return _detection(model, spec, train=train)
         return image_samples(model, _shape(kind, spec), train=train)
@@ -114,15 +120,6 @@ def detection_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     """The sum of the losses that a torchvision detector returns while it trains."""
     images, targets = batch
     return torch.stack(list(model(images, targets).values())).sum()
-
-
-def _flow(height: int, width: int, *, train: bool) -> Samples:
-    def make(size: int) -> tuple[torch.Tensor, ...]:
-        pair = noise(2 * size, 3, height, width).split(size)
-        return (*pair, noise(size, 2, height, width)) if train else pair
-
-    note = f"two images of {height}x{width}"
-    return Samples(make, trains=train, loss=flow_loss, optimizer=momentum, notes=(note,))
 
 
 def flow_loss(output: Any, target: torch.Tensor) -> torch.Tensor:

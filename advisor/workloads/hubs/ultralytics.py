@@ -13,9 +13,8 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.workloads.guess import noise, whole_numbers
+from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
 from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
-from advisor.workloads.sizing import runs_on_gpu
 
 _SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
@@ -66,6 +65,9 @@ class Ultralytics(Adapter):
         return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        from ultralytics.cfg import cfg2dict
+        from ultralytics.utils import DEFAULT_CFG_DICT
+
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
         check_input(spec, 4, "8x3x640x640")
@@ -80,7 +82,10 @@ class Ultralytics(Adapter):
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
             return Samples(images, trains=False, notes=(note,))
-        _give_gains(network)
+        # As its trainer does: the weights of its losses, and the number of classes.
+        network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **cfg2dict(getattr(network, "args", None) or {})})
+        if not hasattr(network, "nc"):
+            network.nc = _classes(network)
         return Samples(
             lambda size: {"img": images(size), **_truth(network, size, height, width)},
             trains=True,
@@ -94,17 +99,6 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
     """The sum of the losses that the network computes from a batch in Ultralytics' form."""
     total: torch.Tensor = model.loss(batch)[0]
     return total.sum()
-
-
-def _give_gains(network: Any) -> None:
-    """Set the attributes that Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
-    from ultralytics.cfg import cfg2dict
-    from ultralytics.utils import DEFAULT_CFG_DICT
-
-    own = cfg2dict(getattr(network, "args", None) or {})
-    network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **own})
-    if not hasattr(network, "nc"):
-        network.nc = _classes(network)
 
 
 def _classes(network: Any) -> int:
