@@ -116,7 +116,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
     if spec.target.endswith(WORKLOAD_SUFFIX):
         sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
-        found = in_user_code("reading the workload", lambda: pickle.loads(Path(spec.target).read_bytes()))  # noqa: S301
+        found = load_function(spec.target, spec.directory)
         what = getattr(found, "__name__", "the workload")
         return in_user_code(what, lambda: _build(found, spec, what))
     module_name, attribute = parse_target(spec.target)
@@ -135,7 +135,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
 def load_function(name: str, directory: str) -> Any:
     """What ``module:attr`` or ``file.py:attr`` names, or that was handed over. Raises TargetError."""
     if name.endswith(WORKLOAD_SUFFIX):
-        return in_user_code("reading the function", lambda: pickle.loads(Path(name).read_bytes()))  # noqa: S301
+        return in_user_code("reading what was handed over", lambda: pickle.loads(Path(name).read_bytes()))  # noqa: S301
     module_name, attribute = parse_target(name)
     path = Path(directory, module_name).resolve()
     module = sys.modules.get(path.stem)
