@@ -1,13 +1,12 @@
 """From any of the shapes that ``build()`` may return to a ``Loop``."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.modules.loss import _Loss
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -15,7 +14,7 @@ from advisor.errors import RefusedError, TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step import loss as losses
 from advisor.step.batch import tensors_of
-from advisor.step.compile import Models, as_written, compiled_as
+from advisor.step.compile import as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
@@ -23,21 +22,18 @@ from advisor.workloads.batches import batch_size_of, batches_in_data, resize_bat
 from advisor.workloads.guess import LARGEST_BATCH
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import Loop, has_target
-from advisor.workloads.parts import ALIASES, in_order, without_schedulers
+from advisor.workloads.parts import EXAMPLE, described, listed, workload_of
 from advisor.workloads.workload import Workload
 
-_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
-_SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
 # Hint for a first step of the user's own that fails.
 _HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
-_EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(interpreted(value, spec), notes), notes)
+    workload = _as_written(workload_of(interpreted(value, spec), notes), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     notes.extend(workload.notes)
@@ -72,28 +68,6 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     return loop
 
 
-def _as_workload(value: Any, notes: list[str]) -> Adapted:
-    """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
-    parts: dict[str, Any] | None = None
-    if isinstance(value, Workload):
-        parts = {one.name: getattr(value, one.name) for one in fields(value)}
-    elif isinstance(value, nn.Module):
-        parts = {"model": value}
-    elif isinstance(value, Mapping):
-        named = without_schedulers({str(name): part for name, part in value.items()}, notes)
-        parts = {ALIASES.get(name, name): part for name, part in named.items()}
-        unknown = [name for name in parts if name not in _NAMES]
-        if unknown or not ("model" in parts or "step" in parts):
-            problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
-            usual = f"Its keys may be: {', '.join(_NAMES)}."
-            raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
-    elif isinstance(value, tuple | list) and value:
-        parts = in_order(value, notes)
-    if not parts:
-        raise TargetError(f"the target returned {_kind(value)}.", _may_return(value))
-    return _checked(Adapted(**parts))
-
-
 def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     """The original of a model that was compiled as a whole: compiling is now a setting, and is measured off, too."""
     compiled = compiled_as(workload.model)
@@ -104,49 +78,9 @@ def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
 
 
-def _checked(workload: Adapted) -> Adapted:
-    if workload.step is not None or workload.models is not None or workload.optimizers is not None:
-        workload = replace(workload, model=_models_of_step(workload), models=None)
-    _check_model(workload.model)
-    loss = workload.loss
-    if isinstance(loss, type) or (loss is not None and not callable(loss)):
-        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
-        hint = _may_return(loss) if isinstance(loss, type) else forms
-        raise TargetError(f"the target's loss is {_kind(loss)}, not a function.", hint)
-    if workload.mode not in (None, *(mode.value for mode in Mode)):
-        raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
-    clip = workload.clip_grad
-    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
-        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
-    return workload
-
-
-def _models_of_step(workload: Workload) -> nn.Module:
-    """The models that a step of one's own works with, as one module. Raises TargetError for what does not fit."""
-    if workload.step is None:
-        raise TargetError(
-            "the target names several models or optimizers, and no step that uses them.",
-            f"Write the step as a function of a batch: {_EXAMPLE}.",
-        )
-    if workload.loss is not None or workload.clip_grad is not None:
-        given = "a loss" if workload.loss is not None else "clip_grad"
-        raise TargetError(f"the target has a step of its own and {given}.", f"Leave {given} to the step.")
-    if workload.data is None:
-        raise TargetError(
-            "the target has a step of its own and no data.",
-            "Give data: a loader, any iterable of batches, or one batch; step(batch) is called with each.",
-        )
-    models = _several(workload.models) + _several(workload.model)
-    if not models:
-        raise TargetError("the target's step comes without the models that it works with.", f"Return {_EXAMPLE}.")
-    for model in models:
-        _check_model(model)
-    return models[0] if len(models) == 1 else Models(models)
-
-
 def _optimizers_of_step(workload: Workload) -> Any:
     """The optimizers as recipes see them: none, one, or several together. Raises TargetError for something else."""
-    found = _several(workload.optimizers) + _several(workload.optimizer)
+    found = listed(workload.optimizers) + listed(workload.optimizer)
     for optimizer in found:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TargetError(
@@ -154,36 +88,6 @@ def _optimizers_of_step(workload: Workload) -> Any:
                 "Give the instances that the step uses.",
             )
     return None if not found else found[0] if len(found) == 1 else Together(found)
-
-
-def _several(value: Any) -> list[Any]:
-    """The elements of a list, a tuple or a mapping; any other object as a list with one element, none for None."""
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-
-
-def _check_model(model: Any) -> None:
-    """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
-    if not isinstance(model, nn.Module):
-        raise TargetError(f"the target's model is {_kind(model)}, not an nn.Module.", _may_return(model))
-    if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
-        model.eval()
-
-
-def _may_return(value: Any) -> str:
-    """A hint for a value that is no workload: the forms that a build may return."""
-    if isinstance(value, type):
-        return f"Return {value.__name__}(...), with its arguments."
-    if inspect.isfunction(value) or inspect.ismethod(value):
-        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {_EXAMPLE}."
-    return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
-
-
-def _for_several(parts: Iterable[Any]) -> str:
-    """A hint for a value with several models; empty for one with fewer."""
-    several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
-    return f"Several models need a step of your own, a function of a batch: return {_EXAMPLE}." if several else ""
 
 
 def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -228,13 +132,13 @@ def _check_batch(batch: Any, what: str) -> None:
     has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
     if isinstance(batch, Dataset) or (has_items and not has_tensors):
         raise TargetError(
-            f"{what} is {_kind(batch)}, a dataset without a loader.",
+            f"{what} is {described(batch)}, a dataset without a loader.",
             "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
         )
     if not has_tensors or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
         arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
         raise TargetError(
-            f"{what} is {_kind(batch)} and holds no tensor.",
+            f"{what} is {described(batch)} and holds no tensor.",
             "Make tensors of its arrays, with torch.from_numpy(array)."
             if arrays
             else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
@@ -282,13 +186,13 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         made = given(both)
     if not isinstance(made, torch.optim.Optimizer):
         raise TargetError(
-            f"the target's optimizer is {_kind(made)}.",
+            f"the target's optimizer is {described(made)}.",
             "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
         )
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {_EXAMPLE}.",
+            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
         )
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
@@ -298,14 +202,3 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing (None)"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
