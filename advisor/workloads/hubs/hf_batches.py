@@ -158,12 +158,6 @@ def _shape_of(about: ModelInputs, name: str) -> tuple[int, ...]:
             return (steps, channels) if channels else (steps,)
 
 
-def _texts(about: ModelInputs, size: int) -> Batch:
-    ids = about.tokens(size, *(about.shape or (about.length,)))
-    mask = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in about.accepted else {}
-    return {"input_ids": ids, **mask}
-
-
 def _patches(about: ModelInputs, size: int) -> Batch:
     """The patches of all images in one row, and the number of patches per image; the model merges several later."""
     patch, merged = about.get("patch_size", default=_USUAL_PATCH), about.get("spatial_merge_size", default=1)
@@ -204,7 +198,9 @@ def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
     batch: Batch = {}
     for name in names:
         if name == "input_ids":
-            batch |= _texts(about, size)
+            batch["input_ids"] = ids = about.tokens(size, *(about.shape or (about.length,)))
+            if "attention_mask" in about.accepted:
+                batch["attention_mask"] = torch.ones_like(ids)
         elif name == "hidden_states":
             batch |= _patches(about, size)
         else:
