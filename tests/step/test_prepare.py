@@ -87,16 +87,12 @@ def test_everything_comes_back_in_its_place_and_is_still_itself():
     assert [(made.num_workers, made.batch_size) for made in (back[1], back[-1])] == [(1, 8), (1, 4)]
 
 
-def test_only_the_first_loader_gets_another_batch_size():
-    _, _, first, validation = Tuning({"data.batch_size": 12}).prepare(model := Net(), adamw(model), loader(), loader(4))
-    assert (first.batch_size, validation.batch_size) == (12, 4)
-
-
-def test_a_loader_that_comes_later_is_prepared_as_the_others():
+def test_only_the_first_loader_gets_another_batch_size_also_of_those_that_come_later():
     tuning = Tuning({"data.num_workers": 1, "data.batch_size": 12})
-    tuning.prepare(model := Net(), adamw(model))
+    _, _, first, validation = tuning.prepare(model := Net(), adamw(model), loader(), loader(4))
     later = tuning.prepare(loader(4))
-    assert (later.num_workers, later.batch_size) == (1, 4)
+    found = [(made.num_workers, made.batch_size) for made in (first, validation, later)]
+    assert found == [(1, 12), (1, 4), (1, 4)]
 
 
 def test_a_model_with_two_optimizers_and_an_optimizer_with_two_models():

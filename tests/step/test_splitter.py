@@ -36,6 +36,18 @@ class Labelled(nn.Module):
         return input_ids
 
 
+class Loses(nn.Module):
+    def forward(self, x, labels):
+        return {"loss": x - labels}
+
+
+class Encoder(nn.Module):
+    """As the newer models of Hugging Face."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
+        return input_ids
+
+
 class Keywords(nn.Module):
     def forward(self, **inputs):
         return inputs
@@ -52,6 +64,7 @@ def split(model, batch, *, with_target):
 
 
 MASK, SAMPLES = torch.ones(1), [{"image": "a"}, {"image": "b"}, {"image": "c"}]
+TOKENS = {"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}
 IMAGE, IMAGE_AND_MASK = {"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}
 LABELLED, BOTH, PAIR, SAMPLE = (
     {"input_ids": "x", "labels": "t"},
@@ -111,6 +124,9 @@ SPLIT = {
     "two that are no samples": (Net(), [{"image": "a"}, {"boxes": "b"}], (({"image": "a"},), {}, {"boxes": "b"}), None),
     "two samples for two inputs": (TwoInputs(), SAMPLES[:2], None, (tuple(SAMPLES[:2]), {}, None)),
     "the inputs of a mapping in a mapping": (TwoInputs(), {"inputs": BOTH, "targets": "t"}, ((), BOTH, "t"), None),
+    "a compiled model is split as the model": (torch.compile(Net()), ("x", "y"), None, (("x",), {}, None)),
+    "a label that the model needs": (Loses(), {"x": "x", "labels": "t"}, ((), {"x": "x", "labels": "t"}, "t"), None),
+    "a mapping in a pair for more keywords": (Encoder(), (TOKENS, "y"), ((), TOKENS, "y"), None),
     "a mapping by the name of an input": (Net(), {"x": BOTH}, None, ((), {"x": BOTH}, None)),
 }
 
@@ -122,36 +138,12 @@ def test_what_of_a_batch_is_input_and_target(model, batch, with_target, without)
             assert split(model, batch, with_target=wanted) == expected
 
 
-def test_a_pair_may_hold_a_mapping_for_a_model_that_takes_more_keywords():
-    """As the newer models of Hugging Face, `forward(input_ids, attention_mask, ..., **kwargs)`."""
-
-    class Encoder(nn.Module):
-        def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-            return input_ids
-
-    batch = ({"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}, "y")
-    assert split(Encoder(), batch, with_target=True) == ((), batch[0], "y")
-
-
-def test_a_compiled_model_is_split_as_the_model_itself():
-    assert split(torch.compile(Net()), ("x", "y"), with_target=False) == (("x",), {}, None)
-
-
 @pytest.mark.parametrize("mapping", [dict, Encoding])
 @pytest.mark.parametrize("name", ["labels", "label", "targets", "target", "y"])
 def test_a_mapping_is_keywords_and_its_label_the_target(mapping, name):
     batch = mapping({"x": "x", name: "t"})
     assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
     assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
-
-
-def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
-    class Loses(nn.Module):
-        def forward(self, x, labels):
-            return {"loss": x - labels}
-
-    batch = {"x": "x", "labels": "t"}
-    assert split(Loses(), batch, with_target=True) == ((), batch, "t")
 
 
 def test_a_class_of_one_tensor_beside_a_target_is_that_and_its_target():

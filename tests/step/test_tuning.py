@@ -58,19 +58,13 @@ def test_a_file_from_a_gpu_works_on_the_cpu(model):
     assert torch.backends.cudnn.benchmark is False
 
 
-@pytest.mark.parametrize("objects", [lambda _: (loader(),), lambda model: (optimizer_of(model),), lambda _: ()])
-def test_a_model_is_needed(model, objects):
-    with pytest.raises(TypeError, match=r"prepare\(\)"):
-        Tuning({}).prepare(*objects(model))
-
-
-def test_a_model_that_is_not_prepared(model):
-    with pytest.raises(RuntimeError, match="has not been prepared"):
-        Tuning({}).train_step(model, optimizer_of(model))
-
-
-def test_a_model_prepared_without_its_optimizer_is_not_trained_silently(model):
+def test_what_is_missing_is_said(model):
     tuning = Tuning({})
+    for objects in ((loader(),), (optimizer_of(model),), ()):
+        with pytest.raises(TypeError, match=r"prepare\(\)"):
+            tuning.prepare(*objects)
+    with pytest.raises(RuntimeError, match="has not been prepared"):
+        tuning.train_step(model, optimizer_of(model))
     tuning.prepare(model)
     with pytest.raises(RuntimeError, match="pass the optimizer too"):
         tuning.train_step(model, optimizer_of(model), nn.CrossEntropyLoss())
