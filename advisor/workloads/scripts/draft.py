@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
+from advisor.python.loops import FoundLoop
 from advisor.python.trees import tree_of
 from advisor.records import Place
-from advisor.workloads.scripts.found import FoundLoop, NoLoopError, position_in, training_loop
+from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.reads import COUNTED
+from advisor.workloads.scripts.reads import batch_in_head
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
 from advisor.workloads.scripts.seen import Seen
 
@@ -107,9 +108,11 @@ def _body_text(loop: FoundLoop, seen: Seen) -> str:
     lines = linecache.getlines(loop.file)[body[0].lineno - 1 : body[-1].end_lineno]
     start = body[0].col_offset
     lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
-    target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
-    item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
-    text = f"for {target} in [{item}]:\n{textwrap.indent(textwrap.dedent(''.join(lines)), '    ')}".rstrip()
+    target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
+    item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
+    text = (
+        f"for {ast.unparse(target)} in [{item}]:\n{textwrap.indent(textwrap.dedent(''.join(lines)), '    ')}".rstrip()
+    )
     parsed = any(isinstance(node, ast.Yield) for node in ast.walk(tree_of(text)))
     return f"# TODO: leave the yield out, with which this is no step\n{text}" if parsed else text
 

@@ -1,5 +1,6 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,15 +8,15 @@ from torch import distributed, nn
 from torch.optim import Optimizer
 
 from advisor.files.paths import is_library
+from advisor.python.loops import FoundLoop
 from advisor.step.batch import tensors_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.found import (
-    FoundLoop,
     NoLoopError,
     loops_around_update,
     numbers,
-    optimizers_in,
+    optimizers_named,
     step_of,
     training_loop,
 )
@@ -88,7 +89,8 @@ def _own_step(seen: Seen) -> Adapted:
 def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]:
     """The optimizers that loops name, and whose parameters none of the updates trained."""
     trained = {id(p) for one in seen.updates for p in parameters_in(one)}
-    named = {id(one): one for loop in loops for one in optimizers_in(loop)}
+    found = (optimizers_named([loop.statement], loop.where.names, ast.Load) for loop in loops)
+    named = {id(one): one for some in found for one in some}
     return [one for one in named.values() if trained.isdisjoint(map(id, parameters_in(one)))]
 
 
@@ -102,7 +104,7 @@ def _rounds_of_update(seen: Seen) -> Adapted:
     """The iterations of a training that is one ``optimizer.step(closure)``, each as a step."""
     assert seen.pause is not None, "it was left in an iteration"
     where = next(where for where in seen.frames if where.is_users)
-    place = f"{where.frame.f_code.co_filename}:{where.line}"
+    place = f"{where.file}:{where.line}"
     step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
     note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
     return _whole(seen, seen.models, step, numbers(), [note])

@@ -1,21 +1,17 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
-import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.files.paths import is_library
-from advisor.python.places import Pass
+from advisor.python.loops import Line, Pass, Where
 from advisor.records import Place
-from advisor.workloads.scripts.reads import Iterators
-from advisor.workloads.scripts.running import Pause, Script
+from advisor.workloads.scripts.running import Iterators, Pause, Script
 
 
 @dataclass(slots=True)
@@ -39,24 +35,6 @@ class ModelCall:
 
 
 @dataclass(slots=True)
-class Where:
-    """A frame of the script's at the first update: its code, its line, and the names as they are then."""
-
-    frame: FrameType
-    line: int
-
-    @property
-    def is_users(self) -> bool:
-        """Whether the code is the script's own or of a module beside it, and no library's."""
-        return not is_library(self.frame.f_code.co_filename)
-
-
-def stack_from(frame: FrameType) -> list[Where]:
-    """The frames that are at work, from one up the stack."""
-    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
-
-
-@dataclass(slots=True)
 class Seen:
     """The observations of a script."""
 
@@ -67,7 +45,7 @@ class Seen:
     # The data.
     loader: Any = None  # of the step
     batch: Any = None  # that the step used
-    reads: set[tuple[CodeType, int]] = field(default_factory=set)  # where it was read, up the stack
+    reads: set[Line] = field(default_factory=set)  # where it was read, up the stack
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)  # all that the script made
 
     # The step.

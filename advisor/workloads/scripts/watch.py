@@ -18,12 +18,13 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.python.places import Line, Pass, call_in_users_code
+from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
+from advisor.python.places import call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
+from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, users_lines, without_workers
-from advisor.workloads.scripts.seen import ModelCall, Seen, Where, autocast, gradients, parameters_in, stack_from
+from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
+from advisor.workloads.scripts.seen import ModelCall, Seen, autocast, gradients, parameters_in
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 _MOST_CALLS = 64
@@ -151,7 +152,7 @@ class Watch:
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
-            self._leave(backward=() if self.seen.endless else users_lines(sys._getframe(2)))
+            self._leave(backward=() if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
         return result
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Watch:
         iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
-        place = users_lines(sys._getframe(1))
+        place = users_lines(lines_up(sys._getframe(1)))
         if self.seen.updates and self.seen.loader is None and place == self._update_at:
             self._leave(update=place)
         elif not self.seen.frames:
@@ -215,7 +216,7 @@ class Watch:
             return False
         self.seen.frames = frames
         self._files.enter_context(writing_aside(new_ones_too=True))
-        if not reads_loader(loop, self.seen):
+        if not loop.runs(self.seen.reads):
             self.seen.loader = self.seen.batch = None
         return True
 
