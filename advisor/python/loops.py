@@ -10,27 +10,17 @@ from types import CodeType, FrameType
 from typing import Any
 
 from advisor.files.paths import is_library
-from advisor.python.trees import (
-    FUNCTIONS,
-    Loop,
-    blocks_to,
-    bound_in,
-    clears,
-    functions_that,
-    holds,
-    names_called,
-    tree_of_file,
-)
+from advisor.python import trees
 
 Line = tuple[CodeType, int]
 
 
 def scope_of(code: CodeType) -> ast.AST:
     """The function, or the module, whose code this is; an empty module where its source cannot be read."""
-    tree = tree_of_file(code.co_filename)
+    tree = trees.tree_of_file(code.co_filename)
     if code.co_name == "<module>":
         return tree
-    named = (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.name == code.co_name)
+    named = (node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name)
     first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
     return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
 
@@ -95,7 +85,7 @@ class FoundLoop:
     other statements of the loop around it, or of its function where none is.
     """
 
-    statement: Loop
+    statement: trees.Loop
     where: Where
     clears: bool
     beside: Sequence[ast.stmt]
@@ -117,7 +107,7 @@ class FoundLoop:
 
     def runs(self, lines: Iterable[Line]) -> bool:
         """Whether one of these lines is in its head or in its body."""
-        return any(code is self.code and holds(self.statement, line) for code, line in lines)
+        return any(code is self.code and trees.holds(self.statement, line) for code, line in lines)
 
 
 def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
@@ -126,36 +116,37 @@ def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
     ``inner`` are the frames of functions that were called there, up to the update.
     """
     scope: Any = scope_of(where.code)
-    around = [one for block in blocks_to(where.line, scope.body) for one in block if holds(one, where.line)]
-    loops = [one for one in reversed(around) if isinstance(one, Loop) and one.body[0].lineno <= where.line]
+    around = reversed(trees.statements_at(where.line, scope.body))
+    loops = [one for one in around if isinstance(one, trees.Loop) and one.body[0].lineno <= where.line]
     functions = [scope_of(one.code) for one in inner]
     return [
         FoundLoop(
             loop,
             where,
             clears=_clears_gradients(where.file, loop, functions),
-            beside=[one for one in holder.body if not holds(one, loop.lineno)],
+            beside=[one for one in holder.body if not trees.holds(one, loop.lineno)],
         )
         for loop, holder in zip(loops, [*loops[1:], scope], strict=False)
     ]
 
 
-def _clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
+def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) -> bool:
     """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
     A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
     accumulates them.
     """
-    tests, bound = [node for node in ast.walk(loop) if isinstance(node, ast.If)], bound_in(loop)
-    some = [one for one in tests if varies(one.test, bound)]
+    bound = trees.bound_in(loop)
+    some = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
     places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
     clearing, backward = (
-        [any(holds(test, one.lineno) for test in some) for one in places if does(one)]
-        for does in (clears, lambda one: "backward" in names_called(one))
+        [any(trees.holds(test, one.lineno) for test in some) for one in places if does(one)]
+        for does in (trees.clears, lambda one: "backward" in trees.names_called(one))
     )
     if clearing and all(clearing) and not all(backward):
         return False
-    return any(map(clears, (loop, *within))) or bool(names_called(loop) & functions_that(tree_of_file(file), clears))
+    clear = trees.functions_that(trees.tree_of_file(file), trees.clears)
+    return any(map(trees.clears, (loop, *within))) or not clear.isdisjoint(trees.names_called(loop))
 
 
 def varies(test: ast.expr, bound: set[str]) -> bool:

@@ -21,24 +21,8 @@ from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
-from advisor.python.loops import FoundLoop, Pass, Where, scope_of
-from advisor.python.trees import (
-    FUNCTIONS,
-    LEAVES,
-    Loop,
-    blocks_to,
-    bound_by,
-    bound_in,
-    calls_of,
-    clears,
-    holds,
-    name_called,
-    named,
-    names_called,
-    place_in,
-    tree_of_file,
-    value_of,
-)
+from advisor.python import trees
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
@@ -140,7 +124,8 @@ def places_of_made(
 
 def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
     """The call of a function whose name ends like this, where the files have one such call."""
-    calls = [(file, node) for file in files for node in ast.walk(tree_of_file(file)) if isinstance(node, ast.Call)]
+    nodes = ((file, node) for file in files for node in ast.walk(trees.tree_of_file(file)))
+    calls = ((file, node) for file, node in nodes if isinstance(node, ast.Call))
     found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
     if len(found) == 1:
         yield _at(kind, *found[0])
@@ -152,7 +137,7 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
         for name in _names_of(value, view.names):
             scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
             if name.startswith("self."):  # of whatever method
-                functions = ast.walk(tree_of_file(view.file))
+                functions = ast.walk(trees.tree_of_file(view.file))
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
                 if found := _last_of(name, scope, line):
@@ -170,7 +155,7 @@ def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
 def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
     """The last statement before a line that concerns a name, in the block that leads to the line."""
     found = None
-    for block in blocks_to(line, scope.body):
+    for block in trees.blocks_to(line, scope.body):
         before = [one for one in block if (one.end_lineno or 0) < line and _concerns(one, name)]
         found = before[-1] if before else found
     return found
@@ -178,14 +163,14 @@ def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
     """Whether a statement binds a name, or calls a method that may change the object."""
-    if isinstance(statement, FUNCTIONS | ast.ClassDef):
+    if isinstance(statement, trees.FUNCTIONS | ast.ClassDef):
         return False
     for node in ast.walk(statement):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and name in bound_by(node):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in trees.bound_by(node):
             return True
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
-            return name_called(call) not in _NO_CHANGES
+            return trees.name_called(call) not in _NO_CHANGES
     return False
 
 
@@ -213,12 +198,13 @@ class LoopPlaces:
         statement, own = self.loop.statement, self.loop.code
         yield _at("loop", self.loop.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
-        made, line = list(_names_of(self.model, self.loop.where.names)), statement.lineno
-        around = (one for block in blocks_to(line, _body_of(own)) for one in block if holds(one, line))
-        whole = (one for one in around if isinstance(one, Loop) and not any(_concerns(one, name) for name in made))
+        made = list(_names_of(self.model, self.loop.where.names))
+        loops = (one for one in trees.statements_at(statement.lineno, _body_of(own)) if isinstance(one, trees.Loop))
+        whole = (one for one in loops if not any(_concerns(one, name) for name in made))
         yield _at("above", self.loop.file, next(whole, statement))
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
-        scopes = {own: statement} | {one: scope_of(one) for each in passes for one, _ in each.at[:1] if one is not own}
+        inner = (code for each in passes for code, _ in users_lines(each.at)[:1])
+        scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
@@ -238,19 +224,19 @@ class LoopPlaces:
             yield from [_at("forward", file, block[begin], problem=problem)] if block else []
             return
         last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
-        while last > begin and not bound_in(block[last]) & read:  # not of the loss
+        while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
             last -= 1
         scope = self.loop.statement if code is self.loop.code else whole
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), names)
-        yield from (_at("backward", file, one) for one in calls_of("backward", block[end : end + 1]))
-        yield from (_at("clear", file, one) for one in calls_of("zero_grad", block))
+        yield from (_at("backward", file, one) for one in trees.calls_of("backward", block[end : end + 1]))
+        yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        done = place_in(block, update)
+        done = trees.place_in(block, update)
         if done >= end:
-            yield from (_at("clip", file, one) for one in block[end:done] if calls_of("clip_grad_norm_", [one]))
-            for call in calls_of("step", block[done : done + 1]):
+            yield from (_at("clip", file, one) for one in block[end:done] if trees.calls_of("clip_grad_norm_", [one]))
+            for call in trees.calls_of("step", block[done : done + 1]):
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
-                if isinstance(value_of(owner, names), Optimizer):  # and no scaler
+                if isinstance(trees.value_of(owner, names), Optimizer):  # and no scaler
                     yield _at("update", file, call, name=ast.unparse(owner))
             yield self._step(block, begin, last, done, code)
 
@@ -260,7 +246,7 @@ class LoopPlaces:
         ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
         ``total += loss.item()``, may stand behind the step.
         """
-        clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
+        clearing = [isinstance(one, ast.Expr) and trees.clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
         while done + 1 < len(block) and clearing[done + 1]:
@@ -270,9 +256,9 @@ class LoopPlaces:
         captured = [one for one in inside if one not in behind]
         scopes = self.loop.statement, scope_of(code)
         place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
-        bound = set().union(*map(bound_in, captured))  # as `for optimizer in optimizers:` does
-        owners = (call.func.value for call in calls_of("step", captured) if isinstance(call.func, ast.Attribute))
-        known = (ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer))
+        bound = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
+        owners = (call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute))
+        known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
         optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
@@ -294,14 +280,13 @@ def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
         plain = isinstance(one, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
-        if one.lineno <= after or not (calls and plain and {name_called(call) for call in calls} <= _NOTES):
+        if one.lineno <= after or not (calls and plain and {trees.name_called(call) for call in calls} <= _NOTES):
             continue
-        kept = [call.func.value for call in calls if name_called(call) == "append" and hasattr(call.func, "value")]
-        bound = bound_in(one) | {node.id for owner in kept for node in ast.walk(owner) if isinstance(node, ast.Name)}
+        lists = trees.walk([call.func for call in trees.calls_of("append", [one])])
         later = [other for other in statements[at + 1 :] if other not in found]
-        needed = bound & named((node for other in later for node in ast.walk(other)), ast.Load)
-        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
-        anew = reads & {name for other in later for name in bound_in(other)}
+        needed = (trees.bound_in(one) | trees.named(lists, ast.Load)) & trees.named(trees.walk(later), ast.Load)
+        reads = trees.named(nodes, ast.Load) | trees.named(nodes, ast.Store)
+        anew = reads & {name for other in later for name in trees.bound_in(other)}
         if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
     return found[::-1]
@@ -317,9 +302,9 @@ def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[as
     Lines further out are of calls for another purpose, such as those for the actions of an agent, in a loop whose loss
     is computed in some rounds. An empty block for none.
     """
-    for block in reversed(list(blocks_to(last, body))):
+    for block in reversed(list(trees.blocks_to(last, body))):
         inside = [line for line in lines if block[0].lineno <= line <= (block[-1].end_lineno or 0)]
-        if inside and 0 <= (begin := place_in(block, min(inside))) <= (end := place_in(block, last)):
+        if inside and 0 <= (begin := trees.place_in(block, min(inside))) <= (end := trees.place_in(block, last)):
             return block, begin, end
     return [], 0, 0
 
@@ -342,10 +327,10 @@ def _place_of_function(
     certain = _add_names(statements, frozenset(), read, stored)
     lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
     others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
-    bound = {one.arg for one in others if isinstance(one, ast.arg)} | named(others, ast.Store)
+    bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store)
     takes = tuple(name for name in read if name in bound)
-    later = named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
-    made = {one.name for one in others if isinstance(one, FUNCTIONS | ast.ClassDef) and one is not scope}
+    later = trees.named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
+    made = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
@@ -362,16 +347,16 @@ def _place_of_function(
 
 def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator[str]:
     """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph."""
-    nodes: Iterator[Any] = (node for one in statements for node in ast.walk(one))
-    for node in nodes:
-        called = name_called(node) if isinstance(node, ast.Call) else ""
-        if isinstance(node, LEAVES):
+    node: Any
+    for node in trees.walk(statements):
+        called = trees.name_called(node) if isinstance(node, ast.Call) else ""
+        if isinstance(node, trees.LEAVES):
             yield f"line {node.lineno} leaves the statements"
         elif not on_device and called == "zero_grad":
             yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
         elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
             yield f"line {node.lineno} decides on the host"
-        elif on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
+        elif on_device and isinstance(node, ast.For) and trees.names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
         elif on_device and called in _HOSTS:
             yield f"line {node.lineno} calls {called}() on the host"
@@ -398,7 +383,7 @@ def _add_names(
                 heads, branches = [iterated, target], [[*body, *orelse]]
         for head in heads:
             inner = [node.target for node in ast.walk(head) if isinstance(node, ast.comprehension)]
-            own = named((node for target in inner for node in ast.walk(target)), ast.Store)
+            own = trees.named(trees.walk(inner), ast.Store)
             names = [node for node in ast.walk(head) if isinstance(node, ast.Name) and node.id not in own]
             names.sort(key=lambda node: (node.lineno, node.col_offset))
             added = {node.target for node in ast.walk(head) if isinstance(node, ast.AugAssign)}
@@ -414,12 +399,12 @@ def _add_names(
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:
     """The calls that copy a tensor to a device; their name is its number of dimensions, with ``f`` of a float."""
-    for node in calls_of("to", [scope]) + calls_of("cuda", [scope]):
+    for node in trees.calls_of("to", [scope]) + trees.calls_of("cuda", [scope]):
         given = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "device")]
         text = ast.unparse(given[0]) if given else node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        target = value_of(given[0], names) if given else None
+        target = trees.value_of(given[0], names) if given else None
         to_device = isinstance(target, torch.device) or any(word in text for word in ("device", "cuda", "rank"))
-        value = value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else node
+        value = trees.value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else node
         if to_device and (value is None or isinstance(value, torch.Tensor)):
             what = "" if value is None else f"{value.dim()}{'f' if value.is_floating_point() else ''}"
             yield _at("copy", file, node, name=what)

@@ -41,6 +41,11 @@ def _bases(target: ast.expr) -> Iterator[str]:
         yield from _bases(target.value)
 
 
+def walk(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of some pieces of source."""
+    return (node for one in parts for node in ast.walk(one))
+
+
 def named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
     """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
     return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
@@ -56,6 +61,11 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 def holds(statement: ast.stmt, line: int) -> bool:
     """Whether a line is one of a statement's."""
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def statements_at(line: int, block: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a block, and of the blocks in it, that a line is of, the outermost first."""
+    return [one for part in blocks_to(line, block) for one in part if holds(one, line)]
 
 
 def place_in(block: Sequence[ast.stmt], line: int) -> int:
@@ -98,8 +108,7 @@ def clears(part: ast.AST) -> bool:
 
 def calls_of(name: str, statements: Iterable[ast.AST]) -> list[ast.Call]:
     """The calls in statements of what has this last part of its name."""
-    nodes = (node for one in statements for node in ast.walk(one))
-    return [node for node in nodes if isinstance(node, ast.Call) and name_called(node) == name]
+    return [node for node in walk(statements) if isinstance(node, ast.Call) and name_called(node) == name]
 
 
 def names_called(node: ast.AST) -> set[str]:

@@ -36,24 +36,25 @@ def workload_of(seen: Seen) -> Any:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        return _own_step(seen)  # what the loop exchanges is part of a rank's step
-    return _plain(seen) or _own_step(seen)
+    loop = training_loop(seen)
+    ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
+    workload = plain or _own_step(loop, seen)
+    workload.whole_round = step_of(loop, seen)
+    return workload
 
 
-def _plain(seen: Seen) -> Adapted | None:
+def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Of a loop without a loader two rounds were seen.
+    Of a loop without a loader two rounds were seen. Gradients that no round clears are those of several rounds.
     """
     rounds = 1 if seen.loader is not None else 2
-    if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
+    if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1 or not loop.clears:
         return None
     of_model = (call for call in seen.calls if call.module is seen.models[0])
     call = next((call for call in of_model if call.gradients == "grad"), None)
-    loop = training_loop(seen)
-    adds_up = not loop.clears  # gradients of several rounds
-    if call is None or adds_up or seen.changes_gradients or call.autocast == "float16" or not call.trains:
+    if call is None or not call.trains or seen.changes_gradients or call.autocast == "float16":
         return None
     found = None if is_library(loop.file) else written_parts(loop, seen, call.module)
     if found is None:
@@ -73,9 +74,8 @@ def _plain(seen: Seen) -> Adapted | None:
     )
 
 
-def _own_step(seen: Seen) -> Adapted:
+def _own_step(loop: FoundLoop, seen: Seen) -> Adapted:
     """A round of the script's loop as a step of its own."""
-    loop = training_loop(seen)
     seen.updates += _other_optimizers([loop], seen)
     # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]

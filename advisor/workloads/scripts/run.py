@@ -23,7 +23,7 @@ from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.scripts.files import imported_by, source_of
-from advisor.workloads.scripts.found import NoLoopError, step_of, training_loop
+from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
@@ -45,11 +45,8 @@ def script_workload(script: str, directory: str) -> Any:
             workload = of_trainer(workload)
             files = dict.fromkeys(where.file for where in seen.frames if where.is_users)
             workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
-            return workload
-        if isinstance(workload, Adapted):
+        elif isinstance(workload, Adapted):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
-            with contextlib.suppress(NoLoopError):
-                workload.whole_round = step_of(training_loop(seen), seen) if workload.mode == "train" else None
         return workload  # noqa: TRY300 - the places are of the same try
     except NoLoopError as problem:
         check_seen(script, seen)

@@ -18,19 +18,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from advisor.python import trees
 from advisor.python.loops import FoundLoop, scope_of, users_lines, varies
-from advisor.python.trees import (
-    FUNCTIONS,
-    LEAVES,
-    blocks,
-    bound_in,
-    calls_of,
-    clears,
-    holds,
-    name_called,
-    named,
-    value_of,
-)
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.loop import GivenBatches
@@ -70,7 +59,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     if found is None or found.call.keywords or len(found.call.args) > 1 or _leaves(found.before):
         return None
     result = ast.copy_location(ast.Return(_unscaled(found)), found.call)
-    before = [one for one in found.before if not clears(one)]
+    before = [one for one in found.before if not trees.clears(one)]
     data: Any = seen.loader
     given = None if data is None else batch_in_head(loop, seen) or batch_in_body(before, loop, seen)
     used = [*_computing(_read([result]), before), result]
@@ -100,8 +89,8 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
     if len(stacks) != 1:
         return None
     (code, line), *callers = stacks.pop()
-    names, bound, body = loop.where.names, bound_in(loop.statement), loop.statement.body
-    if code.co_filename == loop.file and holds(loop.statement, line):
+    names, bound, body = loop.where.names, trees.bound_in(loop.statement), loop.statement.body
+    if code.co_filename == loop.file and trees.holds(loop.statement, line):
         return _around("backward", line, body, names, bound)
     function: Any = scope_of(code)
     where = next((one for one in seen.frames if one.code is code), None)
@@ -114,11 +103,8 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
     changed = {name: value for name, value in given.items() if _read([value]) & bound}
     begin = ast.Assign([_tuple([*changed], ast.Store())], ast.Tuple([*changed.values()], ast.Load()))
     names = {**where.frame.f_globals, **names, **where.frame.f_locals}
-    inner = _around("backward", line, function.body, names, bound | bound_in(function) | {*changed})
-    if inner is None:
-        return None
-    before, behind = [*outer.before, begin, *inner.before], [*inner.behind, *outer.behind]
-    return replace(inner, before=before, behind=behind)
+    inner = _around("backward", line, function.body, names, bound | trees.bound_in(function) | {*changed})
+    return inner and replace(inner, before=[*outer.before, begin, *inner.before], behind=[*inner.behind, *outer.behind])
 
 
 def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], bound: set[str]) -> _Round | None:
@@ -127,7 +113,7 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
     A loop around it has one round, since one call was seen. None under a context that changes something, under a
     condition that may differ from round to round, and where a statement does more than to call it.
     """
-    calls = [one for one in calls_of(name, block) if one.lineno <= line <= (one.end_lineno or 0)]
+    calls = [one for one in trees.calls_of(name, block) if one.lineno <= line <= (one.end_lineno or 0)]
     if len(calls) != 1:
         return None
     before, behind = list[ast.stmt](), list[ast.stmt]()
@@ -138,9 +124,9 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
             return _Round(before, calls[0], behind, names, bound)
         if isinstance(one, ast.If) and varies(one.test, bound):
             return None
-        if isinstance(one, ast.With) and not _changes_nothing(one, names):
+        if isinstance(one, ast.With) and not all(_changes_nothing(item.context_expr, names) for item in one.items):
             return None
-        block = next((part for part in blocks(one) if any(calls[0] in ast.walk(inside) for inside in part)), [])
+        block = next((part for part in trees.blocks(one) if any(calls[0] in ast.walk(inside) for inside in part)), [])
         if not block:
             return None
 
@@ -148,7 +134,7 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
 def _arguments(call: ast.Call, names: dict[str, Any]) -> dict[str, ast.expr] | None:
     """The expressions that a call gives the parameters of its function; None where they are not all written out."""
     try:
-        signature = inspect.signature(value_of(call.func, names))
+        signature = inspect.signature(trees.value_of(call.func, names))
         given = signature.bind(*call.args, **{one.arg or "": one.value for one in call.keywords}).arguments
     except TypeError:  # such as of `**options`
         return None
@@ -174,8 +160,8 @@ def _made(
     The statements after the use make the next batch. Where none makes one, the tensors that are used in each round are
     the one batch, if the model gets one of them. No names where other statements need what the loss leaves, or a model.
     """
-    calls = (at for at, one in enumerate(used) if any(value_of(n, found.names) is model for n in _names_in([one])))
-    using = used[next(calls, len(used)) :]
+    values = ([trees.value_of(node, found.names) for node in _names_in([one])] for one in used)
+    using = used[next((at for at, some in enumerate(values) if any(one is model for one in some)), len(used)) :]
     begin = found.before.index(using[0]) if using and using[0] in found.before else len(found.before)
     statements = [*found.before[begin:], *found.behind, *found.before[:begin]]
     rest = [one for one in statements if one not in using]
@@ -184,7 +170,7 @@ def _made(
     data: Any
     if names:
         making = _computing(set(names), rest)
-        trains = any(isinstance(value_of(node, found.names), nn.Module | Optimizer) for node in _names_in(making))
+        trains = any(isinstance(trees.value_of(node, found.names), nn.Module | Optimizer) for node in _names_in(making))
         item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
         of_loss = _read(making) & _bound([one for one in statements if one not in making])
         if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
@@ -220,26 +206,25 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
 
 def _leaves(statements: Sequence[ast.AST]) -> bool:
     """Whether some statements leave the loop or its function; what functions within them do is their own."""
-    own = [one for one in statements if not isinstance(one, FUNCTIONS | ast.Lambda | ast.ClassDef)]
-    return any(isinstance(one, LEAVES) or _leaves([*ast.iter_child_nodes(one)]) for one in own)
+    own = [one for one in statements if not isinstance(one, trees.FUNCTIONS | ast.Lambda | ast.ClassDef)]
+    return any(isinstance(one, trees.LEAVES) or _leaves([*ast.iter_child_nodes(one)]) for one in own)
 
 
 def _names_in(statements: Sequence[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
-    return (node for one in statements for node in ast.walk(one) if isinstance(node, ast.Name | ast.Attribute))
+    return (node for node in trees.walk(statements) if isinstance(node, ast.Name | ast.Attribute))
 
 
 def _read(statements: Sequence[ast.AST]) -> set[str]:
     """The names and attributes that are read in some statements, those that are added to among them."""
-    added = {name for one in statements for node in ast.walk(one) if isinstance(node, ast.AugAssign)
-             for name in bound_in(node)}  # fmt: skip
-    return added | {ast.unparse(node) for node in _names_in(statements) if isinstance(node.ctx, ast.Load)}
+    added = (trees.bound_by(node) for node in trees.walk(statements) if isinstance(node, ast.AugAssign))
+    return set().union(*added) | {ast.unparse(node) for node in _names_in(statements) if isinstance(node.ctx, ast.Load)}
 
 
 def _read_first(statements: Sequence[ast.stmt]) -> set[str]:
     """The names that some statements read before they give them values."""
     found, bound = set[str](), set[str]()
     for one in statements:
-        own = set() if isinstance(one, ast.Assign | ast.AugAssign) else bound_in(one)
+        own = set() if isinstance(one, ast.Assign | ast.AugAssign) else trees.bound_in(one)
         found |= _read([one]) - bound - own
         bound |= _bound([one])
     return found
@@ -248,25 +233,21 @@ def _read_first(statements: Sequence[ast.stmt]) -> set[str]:
 def _bound(statements: Sequence[ast.stmt]) -> set[str]:
     """The names that some statements give values to, those of functions among them."""
     functions = {one.name for one in statements if isinstance(one, ast.FunctionDef)}
-    return functions.union(*(bound_in(one) for one in statements if not isinstance(one, ast.FunctionDef)))
+    return functions.union(*(trees.bound_in(one) for one in statements if not isinstance(one, ast.FunctionDef)))
 
 
 def _stored(target: ast.expr) -> set[str]:
-    return named(ast.walk(target), ast.Store)
+    return trees.named(ast.walk(target), ast.Store)
 
 
 def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
     return ast.Tuple([ast.Name(name, context) for name in names], context)
 
 
-def _changes_nothing(block: ast.With, names: dict[str, Any]) -> bool:
-    contexts = [item.context_expr for item in block.items]
-    return all(
-        name_called(one) in _PLAIN_CONTEXTS
-        if isinstance(one, ast.Call)
-        else isinstance(value_of(one, names), nullcontext)
-        for one in contexts
-    )
+def _changes_nothing(context: ast.expr, names: dict[str, Any]) -> bool:
+    if isinstance(context, ast.Call):
+        return trees.name_called(context) in _PLAIN_CONTEXTS
+    return isinstance(trees.value_of(context, names), nullcontext)
 
 
 def _unscaled(found: _Round) -> ast.expr:
@@ -274,7 +255,7 @@ def _unscaled(found: _Round) -> ast.expr:
     assert isinstance(found.call.func, ast.Attribute)
     value = found.call.args[0] if found.call.args else found.call.func.value
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
-        scaler = value_of(value.func.value, found.names)
+        scaler = trees.value_of(value.func.value, found.names)
         if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
             return value.args[0]
     return value
@@ -291,7 +272,7 @@ class _Takes(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         """The node, the name of the model, or the statements of a block."""
-        if isinstance(node, ast.Name | ast.Attribute) and value_of(node, self._names) is self._model:
+        if isinstance(node, ast.Name | ast.Attribute) and trees.value_of(node, self._names) is self._model:
             self.found = True
             return ast.copy_location(ast.Name(_MODEL, ast.Load()), node)
         node = self.generic_visit(node)
@@ -300,8 +281,8 @@ class _Takes(ast.NodeTransformer):
     def _casts(self, item: ast.withitem) -> bool:
         context = item.context_expr
         if not isinstance(context, ast.Call):
-            return isinstance(value_of(context, self._names), torch.autocast)
-        kind = value_of(context.func, self._names)
+            return isinstance(trees.value_of(context, self._names), torch.autocast)
+        kind = trees.value_of(context.func, self._names)
         off = (one.arg == "enabled" and getattr(one.value, "value", None) is False for one in context.keywords)
         return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
 
