@@ -13,11 +13,10 @@ from advisor.errors import AdvisorError, TargetError
 from advisor.python.loops import FoundLoop
 from advisor.python.trees import tree_of
 from advisor.records import Place
-from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.reads import batch_in_head
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
-from advisor.workloads.scripts.seen import Seen
+from advisor.workloads.scripts.seen import NoLoopError, Seen
 
 _HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
 
@@ -94,7 +93,7 @@ def _step(seen: Seen) -> Iterator[str]:
     """The body of the loop as a function of a batch."""
     yield "\ndef step(batch):"
     try:
-        loop = training_loop(seen)
+        loop = seen.loop
     except NoLoopError:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:

@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from advisor.step.batch import map_tensors, splitter
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.found import NoLoopError
-from advisor.workloads.scripts.seen import ModelCall, Seen, same_values
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:

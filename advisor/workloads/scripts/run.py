@@ -23,11 +23,10 @@ from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.scripts.files import imported_by, source_of
-from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
-from advisor.workloads.scripts.seen import Seen
+from advisor.workloads.scripts.seen import NoLoopError, Seen
 from advisor.workloads.scripts.watch import Watch
 
 _MAIN = "__main__"
@@ -67,7 +66,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         yield from places_of_call(views)
         return
     with contextlib.suppress(NoLoopError):
-        if not is_library((loop := training_loop(seen)).file):
+        if not is_library((loop := seen.loop).file):
             yield from LoopPlaces(loop, views, models[0]).of(seen.passes)
 
 

@@ -1,5 +1,6 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.python.loops import Line, Pass, Where
+from advisor.python.loops import FoundLoop, Line, Pass, Where, loops_around
 from advisor.records import Place
 from advisor.workloads.scripts.running import Iterators, Pause, Script
+
+
+class NoLoopError(Exception):
+    """Raised, with the reason, where no loop of a script can be measured."""
 
 
 @dataclass(slots=True)
@@ -67,6 +72,30 @@ class Seen:
     starts_processes: bool = False  # or forks them
     trains_elsewhere: bool = False  # one of them came to an update
     goes_on: bool = False  # it was left while it predicted, without an end in sight
+
+    @property
+    def loop(self) -> FoundLoop:
+        """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
+
+        With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
+        """
+        if not (found := self.loops):
+            raise NoLoopError("no loop in the script's own code stands around the update of the weights")
+        return next((loop for loop in found if loop.runs(self.reads)), found[0])
+
+    @property
+    def loops(self) -> list[FoundLoop]:
+        """All loops of the script's own that the first update was made in, innermost first.
+
+        Else those by which a library reads the loader, and not those in which it calls a function that does.
+        """
+        users = [where for where in self.frames if where.is_users]
+        if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
+            return found
+        reading = {code for code, _ in self.reads}
+        inner = itertools.takewhile(lambda one: not (one.is_users and one.code in reading), self.frames)
+        of_library = (loop for where in inner if where.code in reading for loop in loops_around(where))
+        return [loop for loop in of_library if loop.runs(self.reads)]
 
     @property
     def optimizers(self) -> list[Optimizer]:

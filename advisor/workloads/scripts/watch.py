@@ -21,10 +21,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
 from advisor.python.places import call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.found import NoLoopError, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
-from advisor.workloads.scripts.seen import ModelCall, Seen, autocast, gradients, parameters_in
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, autocast, gradients, parameters_in
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 _MOST_CALLS = 64
@@ -211,7 +210,7 @@ class Watch:
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
         try:
-            loop = training_loop(replace(self.seen, frames=frames))
+            loop = replace(self.seen, frames=frames).loop
         except NoLoopError:
             return False
         self.seen.frames = frames
