@@ -132,7 +132,7 @@ def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]
 
 
 def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
-    """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
+    """The last statement that gives a value its name, moves it or fills it, in a block that leads to the loop."""
     for view in views:
         for name in _names_of(value, view.names):
             scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
@@ -140,8 +140,9 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
                 functions = ast.walk(trees.tree_of_file(view.file))
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
-                if found := _last_of(name, scope, line):
-                    return _at(kind, view.file, found, name=name)
+                statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
+                if found := [one for one in statements if (one.end_lineno or 0) < line and _concerns(one, name)]:
+                    return _at(kind, view.file, found[-1], name=name)
     return None
 
 
@@ -150,15 +151,6 @@ def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
     own = getattr(names.get("self"), "__dict__", {})
     yield from (name for name, held in names.items() if held is value)
     yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
-
-
-def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
-    """The last statement before a line that concerns a name, in the block that leads to the line."""
-    found = None
-    for block in trees.blocks_to(line, scope.body):
-        before = [one for one in block if (one.end_lineno or 0) < line and _concerns(one, name)]
-        found = before[-1] if before else found
-    return found
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:

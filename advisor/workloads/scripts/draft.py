@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.python.loops import FoundLoop
-from advisor.python.trees import tree_of
+from advisor.python.trees import walk
 from advisor.records import Place
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.reads import batch_in_head
@@ -98,22 +97,17 @@ def _step(seen: Seen) -> Iterator[str]:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
         yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
-        yield textwrap.indent(_body_text(loop, seen), "    ")
+        body = loop.statement.body
+        if any(isinstance(node, ast.Yield) for node in walk(body)):
+            yield "    # TODO: leave the yield out, with which this is no step"
+        target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
+        item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
+        yield f"    for {ast.unparse(target)} in [{item}]:"
+        lines = linecache.getlines(loop.file)[body[0].lineno - 1 : body[-1].end_lineno]
+        start = body[0].col_offset
+        lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
+        yield textwrap.indent(textwrap.dedent("".join(lines)), " " * 8).rstrip()
     yield "    return loss  # TODO: the loss by its name above\n"
-
-
-def _body_text(loop: FoundLoop, seen: Seen) -> str:
-    body = loop.statement.body
-    lines = linecache.getlines(loop.file)[body[0].lineno - 1 : body[-1].end_lineno]
-    start = body[0].col_offset
-    lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
-    target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
-    item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
-    text = (
-        f"for {ast.unparse(target)} in [{item}]:\n{textwrap.indent(textwrap.dedent(''.join(lines)), '    ')}".rstrip()
-    )
-    parsed = any(isinstance(node, ast.Yield) for node in ast.walk(tree_of(text)))
-    return f"# TODO: leave the yield out, with which this is no step\n{text}" if parsed else text
 
 
 if __name__ == "__main__":
