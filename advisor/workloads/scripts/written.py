@@ -110,8 +110,8 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
 def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], bound: set[str]) -> _Round | None:
     """The statements around the call of a name at a line, also those of the blocks that lead to it.
 
-    A loop around it has one round, since one call was seen. None under a context that changes something, under a
-    condition that may differ from round to round, and where a statement does more than to call it.
+    A loop around it has one round, since one call was seen. None under a context that changes something, for a
+    backward pass under a condition that may differ from round to round, and where a statement does more than to call.
     """
     calls = [one for one in trees.calls_of(name, block) if one.lineno <= line <= (one.end_lineno or 0)]
     if len(calls) != 1:
@@ -122,7 +122,7 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
         before, one, behind = [*before, *block[:at]], block[at], [*block[at + 1 :], *behind]
         if isinstance(one, _SIMPLE):
             return _Round(before, calls[0], behind, names, bound)
-        if isinstance(one, ast.If) and varies(one.test, bound):
+        if isinstance(one, ast.If) and name == "backward" and varies(one.test, bound):
             return None
         if isinstance(one, ast.With) and not all(_changes_nothing(item.context_expr, names) for item in one.items):
             return None
