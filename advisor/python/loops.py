@@ -74,7 +74,7 @@ class Pass:
     """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
 
     at: tuple[Line, ...]
-    calls: tuple[frozenset[Line], ...]
+    calls: frozenset[Line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +91,13 @@ class FoundLoop:
     beside: Sequence[ast.stmt]
 
     @property
-    def code(self) -> CodeType:
-        """The code that it is part of."""
-        return self.where.code
-
-    @property
-    def file(self) -> str:
-        """The file that the loop is in."""
-        return self.where.file
-
-    @property
     def place(self) -> str:
         """The place of the loop's body in the script: ``file:line``."""
-        return f"{self.file}:{self.statement.lineno}"
+        return f"{self.where.file}:{self.statement.lineno}"
 
     def runs(self, lines: Iterable[Line]) -> bool:
         """Whether one of these lines is in its head or in its body."""
-        return any(code is self.code and trees.holds(self.statement, line) for code, line in lines)
+        return any(code is self.where.code and trees.holds(self.statement, line) for code, line in lines)
 
 
 def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:

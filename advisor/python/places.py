@@ -187,13 +187,13 @@ class LoopPlaces:
 
     def of(self, passes: Iterable[Pass]) -> Iterator[Place]:
         """The loop, its forward passes, the whole of its step, and the copies of its batches."""
-        statement, own = self.loop.statement, self.loop.code
-        yield _at("loop", self.loop.file, statement)
+        statement, own = self.loop.statement, self.loop.where.code
+        yield _at("loop", self.loop.where.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
         made = list(_names_of(self.model, self.loop.where.names))
         loops = (one for one in trees.statements_at(statement.lineno, _body_of(own)) if isinstance(one, trees.Loop))
         whole = (one for one in loops if not any(_concerns(one, name) for name in made))
-        yield _at("above", self.loop.file, next(whole, statement))
+        yield _at("above", self.loop.where.file, next(whole, statement))
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
         inner = (code for each in passes for code, _ in users_lines(each.at)[:1])
         scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
@@ -204,13 +204,12 @@ class LoopPlaces:
         return next((view.names for view in self.views if view.code is code), {})
 
     def _of_pass(self, each: Pass) -> Iterator[Place]:
-        lines = {line for call in each.calls for line in call}
-        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in lines)), None)
+        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
         if common is None or is_library(common[0].co_filename):
             return
         code, backward = common
         file, whole, names = code.co_filename, scope_of(code), self._names_in(code)
-        block, begin, end = _block_of({line for one, line in lines if one is code}, _body_of(code), backward)
+        block, begin, end = _block_of({line for one, line in each.calls if one is code}, _body_of(code), backward)
         if not block or begin == end:
             problem = "the forward and the backward pass are one statement"
             yield from [_at("forward", file, block[begin], problem=problem)] if block else []
@@ -218,7 +217,7 @@ class LoopPlaces:
         last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
         while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
             last -= 1
-        scope = self.loop.statement if code is self.loop.code else whole
+        scope = self.loop.statement if code is self.loop.where.code else whole
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), names)
         yield from (_at("backward", file, one) for one in trees.calls_of("backward", block[end : end + 1]))
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
@@ -255,7 +254,7 @@ class LoopPlaces:
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
             problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
-        if code is not self.loop.code:
+        if code is not self.loop.where.code:
             problem = "it is in a function that the loop calls"
         name = ", ".join([model, *sorted(optimizers)])
         return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))

@@ -96,14 +96,14 @@ def _step(seen: Seen) -> Iterator[str]:
     except NoLoopError:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
-        yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
+        yield f"    # the loop at {Path(loop.where.file).name}:{loop.statement.lineno}"
         body = loop.statement.body
         if any(isinstance(node, ast.Yield) for node in walk(body)):
             yield "    # TODO: leave the yield out, with which this is no step"
         target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
         item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
         yield f"    for {ast.unparse(target)} in [{item}]:"
-        lines = linecache.getlines(loop.file)[body[0].lineno - 1 : body[-1].end_lineno]
+        lines = linecache.getlines(loop.where.file)[body[0].lineno - 1 : body[-1].end_lineno]
         start = body[0].col_offset
         lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
         yield textwrap.indent(textwrap.dedent("".join(lines)), " " * 8).rstrip()

@@ -8,7 +8,6 @@ from typing import Any
 from torch import distributed, nn
 from torch.optim import Optimizer
 
-from advisor.files.paths import is_library
 from advisor.python import trees
 from advisor.python.loops import FoundLoop
 from advisor.step.batch import tensors_of
@@ -52,7 +51,7 @@ def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     call = next((call for call in of_model if call.gradients == "grad"), None)
     if call is None or not call.trains or seen.changes_gradients or call.autocast == "float16":
         return None
-    found = None if is_library(loop.file) else written_parts(loop, seen, call.module)
+    found = written_parts(loop, seen, call.module) if loop.where.is_users else None
     if found is None:
         return None
     data, loss = found
@@ -86,7 +85,7 @@ def _rounds_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
     """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
     heads: list[Head] = []
     for one in seen.loops:
-        heads += filter(None, [Head.latest.get((one.code, one.statement.lineno))])
+        heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
         if _optimizers_named(one.beside, one, ast.Store):  # a loop around it, as of several seeds, makes another
             break
     for head in heads:

@@ -59,7 +59,7 @@ def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.exp
             or name_called(read.value) != "next"
         ):
             continue
-        if (loop.code, read.lineno) in seen.reads and _reads_once(loop, seen):
+        if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
             del block[place]
             return read.targets[0]
     return None
@@ -68,7 +68,7 @@ def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.exp
 def _reads_once(loop: FoundLoop, seen: Seen) -> bool:
     """Whether each round of a loop reads one batch: with ``next``, or from the generator in its head."""
     statement = loop.statement
-    lines = {line for code, line in seen.reads if code is loop.code and holds(statement, line)}
+    lines = {line for code, line in seen.reads if code is loop.where.code and holds(statement, line)}
     if len(lines) != 1:
         return False
     (line,) = lines

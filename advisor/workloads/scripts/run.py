@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
-from advisor.files.paths import is_library
 from advisor.python.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
@@ -66,7 +65,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         yield from places_of_call(views)
         return
     with contextlib.suppress(NoLoopError):
-        if not is_library((loop := seen.loop).file):
+        if (loop := seen.loop).where.is_users:
             yield from LoopPlaces(loop, views, models[0]).of(seen.passes)
 
 

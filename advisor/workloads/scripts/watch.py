@@ -53,7 +53,7 @@ class Watch:
         self._makes_optimizers = False
         self._predicts_since: float | None = None
         self._owners = 0
-        self._called: list[frozenset[Line]] = []
+        self._called: set[Line] = set()
         self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
@@ -126,7 +126,7 @@ class Watch:
         self.seen.calls.append(ModelCall(module, args, kwargs, autocast(), gradients(), module.training))
         del self.seen.calls[:-_MOST_CALLS]
         if gradients() == "grad":
-            self._called.append(frozenset(lines_up(sys._getframe(1))))
+            self._called.update(lines_up(sys._getframe(1)))
         self._predicts_since = self._predicts_since or time.monotonic()
         trains = self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes
         if not trains and time.monotonic() - self._predicts_since > _PREDICTS_S:
@@ -145,7 +145,7 @@ class Watch:
         if self.seen.goes_backward and not self._makes_optimizers and not self.seen.frames:
             self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
         self.seen.goes_backward = True
-        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), tuple(self._called)))
+        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), frozenset(self._called)))
         self._called.clear()
         if args or any(value is not None and value is not False for value in kwargs.values()):
             self.seen.changes_gradients = True

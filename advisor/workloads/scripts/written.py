@@ -71,7 +71,7 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
         return None
     taken = _Takes(found.names, model)
     first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
-    loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), found.names, loop.file)
+    loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), found.names, loop.where.file)
     batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
     try:
         value = loss(model, batch) if taken.found else None
@@ -90,11 +90,12 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
         return None
     (code, line), *callers = stacks.pop()
     names, bound, body = loop.where.names, trees.bound_in(loop.statement), loop.statement.body
-    if code.co_filename == loop.file and trees.holds(loop.statement, line):
+    if code.co_filename == loop.where.file and trees.holds(loop.statement, line):
         return _around("backward", line, body, names, bound)
     function: Any = scope_of(code)
     where = next((one for one in seen.frames if one.code is code), None)
-    if where is None or not callers or callers[0][0] is not loop.code or getattr(function, "decorator_list", True):
+    is_called = bool(callers) and callers[0][0] is loop.where.code
+    if where is None or not is_called or getattr(function, "decorator_list", True):
         return None
     outer = _around(function.name, callers[0][1], body, names, bound)
     given = None if outer is None else _arguments(outer.call, names)
@@ -192,8 +193,8 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     items: Any = itertools.count
     if isinstance(head, ast.For) and _stored(head.target) & (_read(making) | _read([row])):
         first = [ast.Assign([head.target], ast.Name(_BATCH, ast.Load()))]
-        items = functools.partial(eval, compile(ast.Expression(head.iter), loop.file, "eval"), found.names)
-    code = _compiled([*first, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop.file)
+        items = functools.partial(eval, compile(ast.Expression(head.iter), loop.where.file, "eval"), found.names)
+    code = _compiled([*first, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop.where.file)
     names = copy.copy(found.names)
 
     def batches() -> Iterator[Any]:
