@@ -21,57 +21,18 @@ from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
-from advisor.python.trees import (
-    Loop,
-    blocks,
-    bound_by,
-    bound_in,
-    clears,
-    name_called,
-    names_called,
-    tree_of_file,
-    value_of,
-)
+from advisor.python import trees
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
-_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-_LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
 # What a statement may call that only notes numbers of a step.
 _NOTES = frozenset({"item", "tolist", "numpy", "cpu", "detach", "print", "append", "float", "int", "round", "format"})
 # What a graph would not repeat, beside branches on the host.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
-Line = tuple[CodeType, int]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A function of the user's that was running: its code, the line that it was at, and its names."""
-
-    code: CodeType
-    line: int
-    names: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
-
-    at: tuple[Line, ...]
-    calls: tuple[frozenset[Line], ...]
-
-
-def scope_of(code: CodeType) -> ast.AST:
-    """The function, or the module, whose code this is; an empty module where its source cannot be read."""
-    tree = tree_of_file(code.co_filename)
-    if code.co_name == "<module>":
-        return tree
-    named = (node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == code.co_name)
-    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
-    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
 
 
 def call_in_users_code() -> Place | None:
@@ -110,7 +71,7 @@ class BuildWatch:
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
-        self._views: list[View] = []
+        self._views: list[Where] = []
 
     @contextlib.contextmanager
     def watching(self, function: Any) -> Iterator[None]:
@@ -134,18 +95,18 @@ class BuildWatch:
 
     def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "return":
-            self._views.append(View(frame.f_code, frame.f_lineno, dict(frame.f_locals)))
+            self._views.append(Where(frame, frame.f_lineno))
         return self._at_return
 
     def places(self, models: Iterable[nn.Module], optimizers: Iterable[Any], loader: Any) -> tuple[Place, ...]:
         """The places where these are made."""
-        views = [view for view in self._views if not is_library(view.code.co_filename)]
+        views = [view for view in self._views if view.is_users]
         return tuple(places_of_made(self._made, views, models, optimizers, loader)) if views else ()
 
 
 def places_of_made(
     made: Mapping[Any, Place],
-    views: Sequence[View],
+    views: Sequence[Where],
     models: Iterable[nn.Module],
     optimizers: Iterable[Any],
     loader: Any,
@@ -163,23 +124,25 @@ def places_of_made(
 
 def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
     """The call of a function whose name ends like this, where the files have one such call."""
-    calls = [(file, node) for file in files for node in ast.walk(tree_of_file(file)) if isinstance(node, ast.Call)]
+    nodes = ((file, node) for file in files for node in ast.walk(trees.tree_of_file(file)))
+    calls = ((file, node) for file, node in nodes if isinstance(node, ast.Call))
     found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
     if len(found) == 1:
         yield _at(kind, *found[0])
 
 
-def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
-    """The last statement that gives a value its name, moves it or fills it, before the loop; and that name."""
+def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
+    """The last statement that gives a value its name, moves it or fills it, in a block that leads to the loop."""
     for view in views:
         for name in _names_of(value, view.names):
             scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
             if name.startswith("self."):  # of whatever method
-                functions = ast.walk(tree_of_file(view.code.co_filename))
+                functions = ast.walk(trees.tree_of_file(view.file))
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
-                if found := _last_of(name, scope, line):
-                    return _at(kind, view.code.co_filename, found, name=name)
+                statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
+                if found := [one for one in statements if (one.end_lineno or 0) < line and _concerns(one, name)]:
+                    return _at(kind, view.file, found[-1], name=name)
     return None
 
 
@@ -190,75 +153,50 @@ def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
 
 
-def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
-    """The last statement before a line that concerns a name, in the block that leads to the line."""
-    found = None
-    for block in _blocks_to(line, scope.body):
-        before = [one for one in block if (one.end_lineno or 0) < line and _concerns(one, name)]
-        found = before[-1] if before else found
-    return found
-
-
-def _place_in(block: Sequence[ast.stmt], line: int) -> int:
-    """The place of the statement in a block that a line is of; -1 for none."""
-    return next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or 0)), -1)
-
-
-def _blocks_to(line: int, block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    """A block and the blocks in it that lead to a line, the outermost first."""
-    while block:
-        yield block
-        inner = (part for one in block for part in blocks(one) if part)
-        block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
-
-
 def _concerns(statement: ast.stmt, name: str) -> bool:
     """Whether a statement binds a name, or calls a method that may change the object."""
-    if isinstance(statement, _FUNCTIONS | ast.ClassDef):
+    if isinstance(statement, trees.FUNCTIONS | ast.ClassDef):
         return False
     for node in ast.walk(statement):
-        if isinstance(node, ast.Assign | ast.AnnAssign) and name in bound_by(node):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and name in trees.bound_by(node):
             return True
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
-            return name_called(call) not in _NO_CHANGES
+            return trees.name_called(call) not in _NO_CHANGES
     return False
 
 
 # --- the loop and its step ------------------------------------------------------------------------------------------
 
 
-def places_of_call(calls: Sequence[View]) -> Iterator[Place]:
+def places_of_call(calls: Sequence[Where]) -> Iterator[Place]:
     """For a script that only predicts: the statement that calls the model, and the copies of its inputs."""
     for view in calls[:1]:
-        scope = scope_of(view.code)
-        block, begin, _ = _block_with(getattr(scope, "body", []), view.line, view.line)
-        yield from [_at("forward", view.code.co_filename, block[begin])] if block else []
-        yield from _copies(view.code.co_filename, scope, view.names)
+        block, begin, _ = _block_of({view.line}, _body_of(view.code), view.line)
+        yield from [_at("forward", view.file, block[begin])] if block else []
+        yield from _copies(view.file, scope_of(view.code), view.names)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopPlaces:
-    """A loop of the user's, the code that it is in, and the functions that were running at its update."""
+    """A loop of the user's, and the functions of the user's that were running at its update, innermost first."""
 
-    loop: Loop
-    code: CodeType
-    views: Sequence[View]
+    loop: FoundLoop
+    views: Sequence[Where]
     model: nn.Module
 
     def of(self, passes: Iterable[Pass]) -> Iterator[Place]:
         """The loop, its forward passes, the whole of its step, and the copies of its batches."""
-        file = self.code.co_filename
-        yield _at("loop", file, self.loop)
+        statement, own = self.loop.statement, self.loop.where.code
+        yield _at("loop", self.loop.where.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
-        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
-        loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, Loop)]
-        around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
-        whole = (one for one in around if not any(_concerns(one, name) for name in made))
-        yield _at("above", file, next(whole, self.loop))
+        made = list(_names_of(self.model, self.loop.where.names))
+        loops = (one for one in trees.statements_at(statement.lineno, _body_of(own)) if isinstance(one, trees.Loop))
+        whole = (one for one in loops if not any(_concerns(one, name) for name in made))
+        yield _at("above", self.loop.where.file, next(whole, statement))
         yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
-        scopes = {self.code: self.loop} | {one: scope_of(one) for each in passes for one, _ in each.at[:1]}
-        scopes[self.code] = self.loop
+        inner = (code for each in passes for code, _ in users_lines(each.at)[:1])
+        scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
@@ -266,33 +204,30 @@ class LoopPlaces:
         return next((view.names for view in self.views if view.code is code), {})
 
     def _of_pass(self, each: Pass) -> Iterator[Place]:
-        lines = {line for call in each.calls for line in call}
-        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in lines)), None)
+        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
         if common is None or is_library(common[0].co_filename):
             return
         code, backward = common
-        file, whole = code.co_filename, scope_of(code)
-        body: list[ast.stmt] = getattr(whole, "body", [])
-        called = _nearest({line for one, line in lines if one is code}, body, backward)
-        block, begin, end = _block_with(body, min(called), backward)
+        file, whole, names = code.co_filename, scope_of(code), self._names_in(code)
+        block, begin, end = _block_of({line for one, line in each.calls if one is code}, _body_of(code), backward)
         if not block or begin == end:
             problem = "the forward and the backward pass are one statement"
             yield from [_at("forward", file, block[begin], problem=problem)] if block else []
             return
         last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
-        while last > begin and not bound_in(block[last]) & read:  # not of the loss
+        while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
             last -= 1
-        scope = self.loop if code is self.code else whole
-        yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), self._names_in(code))
-        yield from (_at("backward", file, one) for one in _calls(block[end : end + 1], "backward"))
-        yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
+        scope = self.loop.statement if code is self.loop.where.code else whole
+        yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), names)
+        yield from (_at("backward", file, one) for one in trees.calls_of("backward", block[end : end + 1]))
+        yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        done = _place_in(block, update)
+        done = trees.place_in(block, update)
         if done >= end:
-            yield from (_at("clip", file, one) for one in block[end:done] if _calls([one], "clip_grad_norm_"))
-            for call in _calls(block[done : done + 1], "step"):
+            yield from (_at("clip", file, one) for one in block[end:done] if trees.calls_of("clip_grad_norm_", [one]))
+            for call in trees.calls_of("step", block[done : done + 1]):
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
-                if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
+                if isinstance(trees.value_of(owner, names), Optimizer):  # and no scaler
                     yield _at("update", file, call, name=ast.unparse(owner))
             yield self._step(block, begin, last, done, code)
 
@@ -302,26 +237,24 @@ class LoopPlaces:
         ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
         ``total += loss.item()``, may stand behind the step.
         """
-        after = block[last].end_lineno or 0
-        clearing = [isinstance(one, ast.Expr) and clears(one) for one in block]
+        clearing = [isinstance(one, ast.Expr) and trees.clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
-        names = self._names_in(code)
-        inside = block[begin : done + 1]
-        behind = _only_noting(inside, after)
+        names, inside = self._names_in(code), block[begin : done + 1]
+        behind = _only_noting(inside, block[last].end_lineno or 0)
         captured = [one for one in inside if one not in behind]
-        scopes = self.loop, scope_of(code)
+        scopes = self.loop.statement, scope_of(code)
         place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
-        owners = [call.func.value for call in _calls(captured, "step") if isinstance(call.func, ast.Attribute)]
-        bound = set().union(*map(bound_in, captured))  # as `for optimizer in optimizers:` does
-        known = (ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer))
+        bound = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
+        owners = (call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute))
+        known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
         optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
             problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
-        if code is not self.code:
+        if code is not self.loop.where.code:
             problem = "it is in a function that the loop calls"
         name = ", ".join([model, *sorted(optimizers)])
         return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
@@ -338,40 +271,32 @@ def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
         plain = isinstance(one, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
-        if one.lineno <= after or not (calls and plain and {name_called(call) for call in calls} <= _NOTES):
+        if one.lineno <= after or not (calls and plain and {trees.name_called(call) for call in calls} <= _NOTES):
             continue
-        kept = [call.func.value for call in calls if name_called(call) == "append" and hasattr(call.func, "value")]
-        bound = bound_in(one) | {node.id for owner in kept for node in ast.walk(owner) if isinstance(node, ast.Name)}
+        lists = trees.walk([call.func for call in trees.calls_of("append", [one])])
         later = [other for other in statements[at + 1 :] if other not in found]
-        needed = bound & _named((node for other in later for node in ast.walk(other)), ast.Load)
-        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
-        anew = reads & {name for other in later for name in bound_in(other)}
+        needed = (trees.bound_in(one) | trees.named(lists, ast.Load)) & trees.named(trees.walk(later), ast.Load)
+        reads = trees.named(nodes, ast.Load) | trees.named(nodes, ast.Store)
+        anew = reads & {name for other in later for name in trees.bound_in(other)}
         if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
     return found[::-1]
 
 
-def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:
-    """The lines of the innermost block around the backward pass that has any: others are calls for another purpose.
+def _body_of(code: CodeType) -> list[ast.stmt]:
+    return getattr(scope_of(code), "body", [])
 
-    Such as those for the actions of an agent, in a loop whose loss is computed in some rounds.
+
+def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[ast.stmt], int, int]:
+    """The innermost block with one of some lines and a last one, and the places of the first and of the last in it.
+
+    Lines further out are of calls for another purpose, such as those for the actions of an agent, in a loop whose loss
+    is computed in some rounds. An empty block for none.
     """
-    ends = [(part[0].lineno, part[-1].end_lineno or 0) for part in _blocks_to(backward, block)]
-    levels = ({line for line in lines if first <= line <= last} for first, last in ends)
-    return [lines, *filter(None, levels)][-1]
-
-
-def _calls(statements: Iterable[ast.AST], name: str) -> list[ast.Call]:
-    nodes = (node for one in statements for node in ast.walk(one))
-    return [node for node in nodes if isinstance(node, ast.Call) and name_called(node) == name]
-
-
-def _block_with(block: list[ast.stmt], first: int, last: int) -> tuple[list[ast.stmt], int, int]:
-    """The innermost block of statements that holds two lines, and the places of both in it; an empty one for none."""
-    for part in reversed(list(_blocks_to(last, block))):
-        begin, end = (_place_in(part, line) for line in (first, last))
-        if 0 <= begin <= end:
-            return part, begin, end
+    for block in reversed(list(trees.blocks_to(last, body))):
+        inside = [line for line in lines if block[0].lineno <= line <= (block[-1].end_lineno or 0)]
+        if inside and 0 <= (begin := trees.place_in(block, min(inside))) <= (end := trees.place_in(block, last)):
+            return block, begin, end
     return [], 0, 0
 
 
@@ -393,10 +318,10 @@ def _place_of_function(
     certain = _add_names(statements, frozenset(), read, stored)
     lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
     others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
-    bound = {one.arg for one in others if isinstance(one, ast.arg)} | _named(others, ast.Store)
+    bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store)
     takes = tuple(name for name in read if name in bound)
-    later = _named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
-    made = {one.name for one in others if isinstance(one, _FUNCTIONS | ast.ClassDef) and one is not scope}
+    later = trees.named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
+    made = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
@@ -413,16 +338,16 @@ def _place_of_function(
 
 def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator[str]:
     """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph."""
-    nodes: Iterator[Any] = (node for one in statements for node in ast.walk(one))
-    for node in nodes:
-        called = name_called(node) if isinstance(node, ast.Call) else ""
-        if isinstance(node, _LEAVES):
+    node: Any
+    for node in trees.walk(statements):
+        called = trees.name_called(node) if isinstance(node, ast.Call) else ""
+        if isinstance(node, trees.LEAVES):
             yield f"line {node.lineno} leaves the statements"
         elif not on_device and called == "zero_grad":
             yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
         elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
             yield f"line {node.lineno} decides on the host"
-        elif on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
+        elif on_device and isinstance(node, ast.For) and trees.names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
         elif on_device and called in _HOSTS:
             yield f"line {node.lineno} calls {called}() on the host"
@@ -449,7 +374,7 @@ def _add_names(
                 heads, branches = [iterated, target], [[*body, *orelse]]
         for head in heads:
             inner = [node.target for node in ast.walk(head) if isinstance(node, ast.comprehension)]
-            own = _named((node for target in inner for node in ast.walk(target)), ast.Store)
+            own = trees.named(trees.walk(inner), ast.Store)
             names = [node for node in ast.walk(head) if isinstance(node, ast.Name) and node.id not in own]
             names.sort(key=lambda node: (node.lineno, node.col_offset))
             added = {node.target for node in ast.walk(head) if isinstance(node, ast.AugAssign)}
@@ -463,19 +388,14 @@ def _add_names(
     return bound
 
 
-def _named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
-    """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
-    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
-
-
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:
     """The calls that copy a tensor to a device; their name is its number of dimensions, with ``f`` of a float."""
-    for node in _calls([scope], "to") + _calls([scope], "cuda"):
+    for node in trees.calls_of("to", [scope]) + trees.calls_of("cuda", [scope]):
         given = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "device")]
         text = ast.unparse(given[0]) if given else node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        target = value_of(given[0], names) if given else None
+        target = trees.value_of(given[0], names) if given else None
         to_device = isinstance(target, torch.device) or any(word in text for word in ("device", "cuda", "rank"))
-        value = value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else node
+        value = trees.value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else node
         if to_device and (value is None or isinstance(value, torch.Tensor)):
             what = "" if value is None else f"{value.dim()}{'f' if value.is_floating_point() else ''}"
             yield _at("copy", file, node, name=what)

@@ -4,10 +4,13 @@ import ast
 import contextlib
 import functools
 import linecache
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Loop = ast.For | ast.AsyncFor | ast.While
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+# What leaves a block of statements, so that it cannot be a function.
+LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
 
 
 def bound_in(part: ast.AST) -> set[str]:
@@ -38,11 +41,44 @@ def _bases(target: ast.expr) -> Iterator[str]:
         yield from _bases(target.value)
 
 
+def walk(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of some pieces of source."""
+    return (node for one in parts for node in ast.walk(one))
+
+
+def named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
+    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
+
+
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     """The blocks of statements within a statement."""
     for node in (statement, *getattr(statement, "handlers", ())):
         for name in ("body", "orelse", "finalbody"):
             yield getattr(node, name, [])
+
+
+def holds(statement: ast.stmt, line: int) -> bool:
+    """Whether a line is one of a statement's."""
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def statements_at(line: int, block: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a block, and of the blocks in it, that a line is of, the outermost first."""
+    return [one for part in blocks_to(line, block) for one in part if holds(one, line)]
+
+
+def place_in(block: Sequence[ast.stmt], line: int) -> int:
+    """The place of the statement in a block that a line is of; -1 for none."""
+    return next((at for at, one in enumerate(block) if holds(one, line)), -1)
+
+
+def blocks_to(line: int, block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """A block and the blocks in it that lead to a line, the outermost first."""
+    while block:
+        yield block
+        inner = (part for one in block for part in blocks(one) if part)
+        block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
 
 
 @functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
@@ -70,6 +106,11 @@ def clears(part: ast.AST) -> bool:
     )
 
 
+def calls_of(name: str, statements: Iterable[ast.AST]) -> list[ast.Call]:
+    """The calls in statements of what has this last part of its name."""
+    return [node for node in walk(statements) if isinstance(node, ast.Call) and name_called(node) == name]
+
+
 def names_called(node: ast.AST) -> set[str]:
     """The last parts of the names of all calls in a piece of source."""
     return {name_called(part) for part in ast.walk(node) if isinstance(part, ast.Call)}
@@ -92,3 +133,13 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
         with contextlib.suppress(TypeError, KeyError, IndexError):
             return value_of(expression.value, names)[key]
     return None
+
+
+def functions_that(tree: ast.Module, does: Callable[[ast.AST], bool]) -> set[str]:
+    """The names of a file's functions that do something, and of those that call one of them."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    calls = [(one.name, names_called(one)) for one in functions]  # methods of several classes may have one name
+    found = {one.name for one in functions if does(one)}
+    while more := {name for name, called in calls if called & found} - found:
+        found |= more
+    return found

@@ -193,39 +193,38 @@ def test_autocast_inside_a_step_is_known(forward, around, casts, script):
     assert inspect_loop(loop, torch.device("cpu"), [next(iter(loop.data))]).casts_inside == casts
 
 
-@pytest.mark.parametrize("trained", ["[image]", "[p.detach().clone().requires_grad_() for p in model.parameters()]"])
+OF_WEIGHTS = """
+    (model(x * image) - y).abs().mean().backward()
+    for copied, p in zip(trained, model.parameters() if trained[0] is not image else trained):
+        copied.grad = p.grad.clone()
+"""
+# What is trained: an image, copies of the weights, and those that torch.func gives a module without values.
+TRAINED = {
+    "[image]": OF_WEIGHTS,
+    "[p.detach().clone().requires_grad_() for p in model.parameters()]": OF_WEIGHTS,
+    "[*weights.values()]; model = model.to('meta')": """
+    (torch.func.functional_call(model, weights, x) - y).abs().mean().backward()
+""",
+}
+
+
+@pytest.mark.parametrize("trained", TRAINED)
 def test_what_is_trained_need_not_be_the_models(script, trained):
-    """As an image, or copies of the weights."""
     loop, names = script(f"""
-        image = torch.rand(8, 1, requires_grad=True)
-        trained = {trained}
-        optimizer = torch.optim.SGD(trained, lr=1e-2)
-        for x, y in loader:
-            optimizer.zero_grad()
-            (model(x * image) - y).abs().mean().backward()
-            for copied, p in zip(trained, model.parameters() if trained[0] is not image else trained):
-                copied.grad = p.grad.clone()
-            optimizer.step()
-    """)
-    assert loop.model is names["model"]
+image = torch.rand(8, 1, requires_grad=True)
+weights = {{name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}}
+trained = {trained}
+optimizer = torch.optim.SGD(trained, lr=1e-2)
+for x, y in loader:
+    optimizer.zero_grad()
+{TRAINED[trained]}
+    optimizer.step()
+""")
+    assert loop.model is names["model"] or "meta" in trained
     before = names["trained"][0].detach().clone()
-    batches(loop, 2)
-    assert not torch.equal(before, names["trained"][0])
-
-
-def test_weights_that_torch_func_gives_a_module_without_values_are_trained(script):
-    loop, names = script("""
-        weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-        optimizer, model = torch.optim.SGD(weights.values(), lr=1e-2), model.to("meta")
-        for x, y in loader:
-            optimizer.zero_grad()
-            (torch.func.functional_call(model, weights, x) - y).abs().mean().backward()
-            optimizer.step()
-    """)
-    before = names["weights"]["weight"].detach().clone()
     loop.to(torch.device("cpu"))
     batches(loop, 2)
-    assert not torch.equal(before, names["weights"]["weight"])
+    assert not torch.equal(before, names["trained"][0])
 
 
 def test_a_wrapper_that_a_solver_makes_for_each_round_is_not_the_model(script):

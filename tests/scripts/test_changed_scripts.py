@@ -401,14 +401,14 @@ def test_a_build_is_changed_where_it_makes_its_parts(tmp_path):
     assert "# perf-advisor: not here: precision.autocast: bfloat16: it belongs around the forward pass" in text
 
 
-OF_MNIST = """
+OF_IMAGES = """
 import torch
 from torchvision import datasets, transforms
 
 torch.manual_seed(0)
-steps = transforms.Compose([transforms.RandomCrop(8, padding=1), transforms.ToTensor()])
-loader = torch.utils.data.DataLoader(datasets.MNIST(FOLDER, transform=steps), 8, shuffle=True, OF_WORKERS)
-model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+steps = transforms.Compose([transforms.RandomCROP, transforms.ToTensor()])
+loader = torch.utils.data.DataLoader(datasets.DATASET("images", transform=steps), 8, shuffle=True, OPTIONS)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(CHANNELS * 64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
     for images, labels in loader:
@@ -418,45 +418,9 @@ for _ in range(2):
         optimizer.step()
         print(f"{loss.item():.9f}")
 """
-
-
-@pytest.mark.parametrize("workers", ["timeout=0", '**{"num_workers": 1, "prefetch_factor": 4}'])
-def test_images_kept_on_the_device_take_two_lines_and_give_the_same_losses(workers, tmp_path):
-    write_mnist(tmp_path)
-    path = tmp_path / "train.py"
-    text = OF_MNIST.replace("FOLDER", repr(str(tmp_path))).replace("OF_WORKERS", workers)
-    path.write_text(text, encoding="utf-8")
-    before = losses_of(path)
-    result = changed(path, {"data.on_device": True})
-    assert result.left_out == ()
-    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
-    assert len([line for line in new if line not in old]) == 2
-    assert "prefetch_factor=None" not in "".join(new), "what a DataLoader has anyway is not written"
-    path.write_bytes(result.files[str(path)])
-    after = losses_of(path)
-    assert len(after) == len(before) == 10
-    assert after == before or "num_workers" in workers, "workers have draws of their own"
-
-
-@pytest.mark.parametrize(("how", "most"), [("reduced", 0.0), ("torchvision", 0.01)])
-def test_image_files_decoded_otherwise_take_two_lines_and_give_the_same_losses(how, most, tmp_path):
-    of_files = OF_MNIST.replace("datasets.MNIST", "datasets.ImageFolder").replace("Linear(64", "Linear(192")
-    text = of_files.replace("RandomCrop(8, padding=1)", "RandomResizedCrop(8)").replace("OF_WORKERS", "timeout=0")
-    (tmp_path / "images" / "a").mkdir(parents=True)
-    for shade in range(20):
-        Image.new("RGB", (10, 9), (200, 10 * shade, 0)).save(tmp_path / "images" / "a" / f"{shade}.jpg")
-    path = tmp_path / "train.py"
-    path.write_text(text.replace("FOLDER", repr(str(tmp_path / "images"))), encoding="utf-8")
-    before = losses_of(path)
-    result = changed(path, {"data.image_decode": how})
-    assert result.left_out == ()
-    old, new = path.read_text().splitlines(), result.files[str(path)].decode().splitlines()
-    assert len([line for line in new if line not in old]) == 2
-    path.write_bytes(result.files[str(path)])
-    assert losses_of(path) == pytest.approx(before, abs=most)
-    assert len(before) == 6
-
-
+OF_MNIST = OF_IMAGES.replace("CROP", "Crop(8, padding=1)").replace("DATASET", "MNIST").replace("CHANNELS", "1")
+OF_FILES = OF_IMAGES.replace("CROP", "ResizedCrop(8)").replace("DATASET", "ImageFolder").replace("CHANNELS", "3")
+OF_FILES = OF_FILES.replace("OPTIONS", "timeout=0")
 OF_WORDS = """
 import torch
 import torch.nn.functional as F
@@ -472,17 +436,43 @@ for words in torch.randint(16384, (4, 3, 7)):
     optimizer.step()
     print(f"{loss.item():.9f}")
 """
+# Settings of which a script says all in two lines: its text, the setting, the losses printed, and how far they may be
+# apart; workers have draws of their own.
+TWO_LINES = {
+    "images kept on the device": (OF_MNIST.replace("OPTIONS", "timeout=0"), {"data.on_device": True}, 10, 0.0),
+    "kept in place of workers": (
+        OF_MNIST.replace("OPTIONS", '**{"num_workers": 1, "prefetch_factor": 4}'),
+        {"data.on_device": True},
+        10,
+        math.inf,
+    ),
+    "files decoded smaller": (OF_FILES, {"data.image_decode": "reduced"}, 6, 0.0),
+    "files decoded by torchvision": (OF_FILES, {"data.image_decode": "torchvision"}, 6, 0.01),
+    "a loss in chunks": (OF_WORDS, {"loss.chunked": True}, 4, 1e-5),
+}
 
 
-def test_a_loss_in_chunks_takes_two_lines_and_is_the_same(tmp_path):
+@pytest.mark.parametrize("name", TWO_LINES)
+def test_settings_that_take_two_lines_give_the_same_losses(name, tmp_path, monkeypatch):
+    text, settings, count, most = TWO_LINES[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    if "MNIST" in text:
+        write_mnist(tmp_path / "images")
+    for shade in range(20):
+        Image.new("RGB", (10, 9), (200, 10 * shade, 0)).save(tmp_path / "images" / "a" / f"{shade}.jpg")
     path = tmp_path / "train.py"
-    path.write_text(OF_WORDS, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     before = losses_of(path)
-    write_files(result := changed(path, {"loss.chunked": True}))
+    result = changed(path, settings)
     assert result.left_out == ()
-    assert path.read_text().count("chunk_loss") == 2
-    assert losses_of(path) == pytest.approx(before, rel=1e-6)
-    assert len(before) == 4
+    old, new = text.splitlines(), result.files[str(path)].decode().splitlines()
+    assert len([line for line in new if line not in old]) == 2 or "chunks" in name
+    assert "prefetch_factor=None" not in "".join(new), "what a DataLoader has anyway is not written"
+    assert "".join(new).count("chunk_loss") == (2 if "chunks" in name else 0)
+    write_files(result)
+    assert losses_of(path) == pytest.approx(before, abs=most)
+    assert len(before) == count
 
 
 def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):

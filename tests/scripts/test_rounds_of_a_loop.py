@@ -149,69 +149,6 @@ def loss_of(parameters, x, y):
     assert len(names["seen"]) == 32, "more than a loop may pass over"
 
 
-def test_the_round_of_the_first_update_runs_to_its_end(script):
-    """As of loops with a gradient scaler, which refuses a second `unscale_` before its `update`."""
-    loop, names = script("""
-        scaler = torch.amp.GradScaler("cpu")
-        for step in range(1000):
-            optimizer.zero_grad()
-            for _ in range(4):
-                loss = (model(torch.randn(8, 1)) ** 2).mean() / 4
-                scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            scaler.step(optimizer)
-            scaler.update()
-            seen.append(step)
-    """)
-    names["seen"].clear()
-    batches(loop, 3)
-    assert names["seen"] == [1, 2, 3]
-
-
-def test_leaving_a_script_ends_none_of_its_generators(script):
-    """As of an endless generator over a loader whose samples go through a module, as most of torchvision's do."""
-    loop, names = script("""
-        from torch.utils.data import DataLoader, Dataset
-        class Samples(Dataset):
-            change = torch.nn.ReLU()
-            def __len__(self): return 16
-            def __getitem__(self, place): return self.change(torch.ones(1))
-        def cycle(loader):
-            while True:
-                yield from loader
-        made = cycle(DataLoader(Samples(), batch_size=8))
-        for step in range(1000):
-            for _ in range(2):
-                (model(next(made)) ** 2).mean().backward()
-            optimizer.step(); optimizer.zero_grad()
-            seen.append(step)
-    """)
-    names["seen"].clear()
-    for _ in range(3):
-        batches(loop, 2)
-    assert len(names["seen"]) == 3
-
-
-def test_a_count_begins_anew_where_a_class_wraps_the_loader(script):
-    loop, names = script("""
-        from torch.utils.data import DataLoader
-        class Wrapped:
-            def __init__(self, loader): self.loader = loader
-            def __iter__(self):
-                for batch in self.loader:
-                    yield batch / 2
-        loader = Wrapped(DataLoader(torch.arange(24.0).view(24, 1), batch_size=8))
-        for epoch in range(1000):
-            for count, batch in enumerate(loader):
-                optimizer.zero_grad(); (model(batch) ** 2).mean().backward(); optimizer.step()
-                seen.append(count)
-    """)
-    names["seen"].clear()
-    for _ in range(3):
-        batches(loop, 3)
-    assert max(names["seen"]) == 2
-
-
 def test_what_a_round_does_beside_its_step_is_timed(script):
     loop, _ = script("""
         import time

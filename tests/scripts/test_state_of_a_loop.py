@@ -1,5 +1,6 @@
 """The surroundings of a loop whose body runs by itself: names, contexts, files; and updates that are no step of it."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from advisor.trial.timed_loop import set_mode
 from advisor.workloads.scripts import files
 from advisor.workloads.scripts.draft import draft_of
 from advisor.workloads.scripts.running import Script
-from scripts.steps import HEAD, STEP, batches
+from scripts.steps import HEAD, STEP, batches, step_of
 
 
 def test_a_thread_that_writes_logs_is_not_started_and_nobody_waits_for_it(script):
@@ -34,22 +35,21 @@ def test_a_thread_that_writes_logs_is_not_started_and_nobody_waits_for_it(script
     assert not names["writer"].is_alive()
 
 
-@pytest.mark.parametrize("condition", ["number == 3", "number >= 3"])
-def test_a_loop_that_ends_by_its_count_goes_on_in_the_next_epoch(script, condition):
-    loop, names = script(f"""
-for epoch in range(9):
-    for number, (x, y) in enumerate(loader):
-        if {condition}:
-            break
-        STEP
-        seen.append(number)
-""")
-    batches(loop, 7)
-    assert names["seen"] == [0, 1, 2, 0, 1, 2], "the batch at which it ends is a step too"
-
-
-def test_a_block_around_the_loop_is_around_each_step(script):
-    loop, names = script("""
+ENDS = """
+    for epoch in range(9):
+        for number, (x, y) in enumerate(loader):
+            if number CONDITION 3:
+                break
+            STEP
+            seen.append(number)
+"""
+# Scripts, the steps that are taken, and what all rounds note, that of the first among them.
+SURROUNDINGS = {
+    # The batch at which it ends is a step too.
+    "a loop that ends by its count goes on in the next epoch": (ENDS.replace("CONDITION", "=="), 7, [0, 1, 2, 0, 1, 2]),
+    "one that ends from a count on": (ENDS.replace("CONDITION", ">="), 7, [0, 1, 2, 0, 1, 2]),
+    "a block around the loop is around each step": (
+        """
         def steps():
             with torch.no_grad(), torch.enable_grad():
                 for x, y in loader:
@@ -58,23 +58,91 @@ def test_a_block_around_the_loop_is_around_each_step(script):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for _ in range(2):
                 steps()
-    """)
-    batches(loop, 3)
-    assert names["seen"] == [True] * 4
-    assert not torch.is_autocast_enabled("cpu")
-
-
-def test_a_schedule_of_so_many_steps_begins_anew(script):
-    """As of OneCycleLR, which refuses more steps than it was made for."""
-    loop, names = script("""
+        """,
+        3,
+        [True] * 4,
+    ),
+    # As of OneCycleLR, which refuses more steps than it was made for.
+    "a schedule of so many steps begins anew": (
+        """
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-4, total_steps=len(loader))
         for x, y in loader:
             STEP
             schedule.step()
             seen.append(schedule.last_epoch)
-    """)
-    batches(loop, 8)
-    assert names["seen"] == [1, 2, 3, 4, 5, 6, 7, 0, 1]
+        """,
+        8,
+        [1, 2, 3, 4, 5, 6, 7, 0, 1],
+    ),
+    # As of loops with a gradient scaler, which refuses a second `unscale_` before its `update`.
+    "the round of the first update runs to its end": (
+        """
+        scaler = torch.amp.GradScaler("cpu")
+        for step in range(1000):
+            optimizer.zero_grad()
+            for _ in range(4):
+                loss = (model(torch.randn(8, 1)) ** 2).mean() / 4
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            seen.append(step)
+        """,
+        3,
+        [0, 1, 2, 3],
+    ),
+    # An endless generator over a loader whose samples go through a module, as most of torchvision's do.
+    "leaving a script ends none of its generators": (
+        """
+        from torch.utils.data import DataLoader, Dataset
+        class Samples(Dataset):
+            change = torch.nn.ReLU()
+            def __len__(self): return 16
+            def __getitem__(self, place): return self.change(torch.ones(1))
+        def cycle(loader):
+            while True:
+                yield from loader
+        made = cycle(DataLoader(Samples(), batch_size=8))
+        for step in range(1000):
+            for _ in range(2):
+                (model(next(made)) ** 2).mean().backward()
+            optimizer.step(); optimizer.zero_grad()
+            seen.append(step)
+        """,
+        6,
+        [0, 1, 2, 3],
+    ),
+    "a count begins anew where a class wraps the loader": (
+        """
+        from torch.utils.data import DataLoader
+        class Wrapped:
+            def __init__(self, loader): self.loader = loader
+            def __iter__(self):
+                for batch in self.loader:
+                    yield batch / 2
+        loader = Wrapped(DataLoader(torch.arange(24.0).view(24, 1), batch_size=8))
+        for epoch in range(1000):
+            for count, batch in enumerate(loader):
+                optimizer.zero_grad(); (model(batch) ** 2).mean().backward(); optimizer.step()
+                seen.append(count)
+        """,
+        9,
+        [0, 1, 2] * 3 + [0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_is_around_the_steps_of_a_loop_stays(name, script):
+    text, steps, noted = SURROUNDINGS[name]
+    loop, names = script(text)
+    step, done = step_of(loop), 0
+    while done < steps:
+        for batch in itertools.islice(loop.data, steps - done):
+            step(batch)
+            done += 1
+    assert names["seen"] == noted
+    assert not torch.is_autocast_enabled("cpu")
 
 
 class TestFiles:
@@ -184,80 +252,63 @@ class TestFiles:
         assert not Path("final.txt").exists()
 
 
-class TestWhatIsNoStepOfTheLoop:
-    @pytest.mark.parametrize(
-        "before",
-        [
-            "optimizer.zero_grad(); optimizer.step()",
-            "model(torch.zeros(3, 1)).sum().backward(); optimizer.step(); optimizer.zero_grad()",
-        ],
-    )
-    def test_an_update_before_it(self, script, before):
-        loop, _ = script(f"""
-{before}
-for x, y in loader:
-    loss = nn.functional.l1_loss(model(x), y)
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-""")
-        assert loop.step is None
-        assert loop.loader.batch_size == 8
+FITS = "for x, y in loader:\n    loss = nn.functional.l1_loss(model(x), y)\n"
+UPDATE = "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
+IN_PARTS = (
+    "model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))\noptimizer = torch.optim.SGD(model.parameters(), 1e-4)\n"
+)
+CLIPPED = f"{IN_PARTS}{FITS}    optimizer.zero_grad(); loss.backward(BACKWARD)\n" + (
+    "    nn.utils.clip_grad_norm_(CLIPPED.parameters(), 1.0)\n    optimizer.step()\n"
+)
+CLEARED = (
+    "def clear():\n    optimizer.zero_grad()\ndef clear_all():\n    clear()\nrounds = iter(range(99))\n"
+    f"{FITS}    loss.backward(); optimizer.step()\n    "
+)
+# Loops, and whether they are taken apart: only where a plain loop of their parts computes what they compute.
+LOOPS = {
+    "an update of nothing before it": (f"optimizer.zero_grad(); optimizer.step()\n{FITS}{UPDATE}", True),
+    "an update before it": (
+        f"model(torch.zeros(3, 1)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n{FITS}{UPDATE}",
+        True,
+    ),
+    "a batch that is changed": (FITS.replace("loss =", "z = x.mul(2.0); loss =") + UPDATE, True),
+    "a batch that is changed in place": (FITS.replace("loss =", "x.mul_(2.0); loss =") + UPDATE, False),
+    "clipping": (CLIPPED.replace("BACKWARD", "").replace("CLIPPED", "model"), True),
+    "options of the backward pass": (
+        CLIPPED.replace("BACKWARD", "create_graph=True").replace("CLIPPED", "model"),
+        False,
+    ),
+    "clipping of a part": (CLIPPED.replace("BACKWARD", "").replace("CLIPPED", "model[0]"), False),
+    "gradients that are cleared": (f"{CLEARED}optimizer.zero_grad()", True),
+    "cleared by a function": (f"{CLEARED}clear()", True),
+    "cleared by a function of a function": (f"{CLEARED}clear_all()", True),
+    "set to None": (f"{CLEARED}for p in model.parameters(): p.grad = None", True),
+    "set to zero": (f"{CLEARED}model.bias.grad.zero_(); model.weight.grad.zero_()", True),
+    "cleared before the loop, so that they add up": (f"optimizer.zero_grad()\n{CLEARED}pass", False),
+    "cleared in some rounds": (f"{CLEARED}if next(rounds) % 2 == 0: optimizer.zero_grad()", False),
+    "no loader, and one batch": (
+        "for epoch in range(100):\n    x = numbers\n    loss = nn.functional.l1_loss(model(x), numbers)\n" + UPDATE,
+        True,
+    ),
+    "no loader, and a batch that is made": (
+        "for epoch in range(100):\n    x = torch.randn(64, 1)\n    loss = nn.functional.l1_loss(model(x), numbers)\n"
+        + UPDATE,
+        True,
+    ),
+}
 
-    @pytest.mark.parametrize(("before", "plain"), [("z = x.mul(2.0)", True), ("x.mul_(2.0)", False)])
-    def test_a_loop_that_writes_into_its_batch_is_left_whole(self, before, plain, script):
-        loop, _ = script(f"""
-            for x, y in loader:
-                {before}
-                loss = nn.functional.l1_loss(model(x), y)
-                optimizer.zero_grad(); loss.backward(); optimizer.step()
-        """)
+
+class TestWhatIsAPlainLoop:
+    @pytest.mark.parametrize("name", LOOPS)
+    def test_a_loop_is_taken_apart_where_its_parts_compute_the_same(self, name, script):
+        text, plain = LOOPS[name]
+        loop, _ = script(text)
         assert (loop.step is None) is plain
-
-
-class TestWhatIsNoPlainLoop:
-    """A loop is taken apart only where its parts, called as a plain loop calls them, compute what it computed."""
-
-    @pytest.mark.parametrize(
-        ("backward", "clipped", "plain"),
-        [("", "model", True), ("create_graph=True", "model", False), ("", "model[0]", False)],
-    )
-    def test_options_of_a_backward_pass_and_clipping_of_a_part(self, backward, clipped, plain, script):
-        loop, _ = script(f"""
-            model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-            for x, y in loader:
-                loss = (model(x) - y).abs().mean()
-                optimizer.zero_grad(); loss.backward({backward})
-                nn.utils.clip_grad_norm_({clipped}.parameters(), 1.0)
-                optimizer.step()
-        """)
-        assert (loop.step is None) is plain
-        assert loop.clip_norm == (1.0 if plain else None)
-
-    @pytest.mark.parametrize(
-        ("before", "in_loop", "plain"),
-        [
-            ("pass", "optimizer.zero_grad()", True),
-            ("pass", "clear()", True),
-            ("pass", "clear_all()", True),
-            ("pass", "for p in model.parameters(): p.grad = None", True),
-            ("pass", "model.bias.grad.zero_(); model.weight.grad.zero_()", True),
-            ("optimizer.zero_grad()", "pass", False),
-            ("rounds = iter(range(99))", "if next(rounds) % 2 == 0: optimizer.zero_grad()", False),
-        ],
-    )
-    def test_gradients_that_add_up_over_the_rounds(self, script, before, in_loop, plain):
-        loop, _ = script(f"""
-            def clear():
-                optimizer.zero_grad()
-            def clear_all():
-                clear()
-            {before}
-            for x, y in loader:
-                loss = nn.functional.mse_loss(model(x), y)
-                loss.backward(); optimizer.step()
-                {in_loop}
-        """)
-        assert (loop.step is None) is plain
+        assert loop.clip_norm == (1.0 if name == "clipping" else None)
+        if "no loader" in name:
+            assert len(next(iter(loop.data))[-1]) == 64
+        else:
+            assert loop.loader.batch_size == 8
 
     def test_a_model_that_trains_in_evaluation_mode_stays_in_it(self, script):
         loop, _ = script("""
@@ -270,20 +321,6 @@ class TestWhatIsNoPlainLoop:
         set_mode(loop)
         assert loop.step is not None
         assert not any(part.training for part in loop.model.modules())
-
-    @pytest.mark.parametrize("inputs", ["numbers", "torch.randn(64, 1)"])
-    def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses_or_makes(self, script, inputs):
-        loop, _ = script(f"""
-            criterion = nn.MSELoss()
-            for epoch in range(100):
-                x = {inputs}
-                loss = criterion(model(x), numbers)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        """)
-        assert loop.step is None
-        assert len(next(iter(loop.data))[-1]) == 64
 
 
 def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):

@@ -49,6 +49,8 @@ UPDATE = """
         "def trained(model, x, y, weight):\n    optimizer.zero_grad()\n"
         "    F.mse_loss(model(x), y, weight=weight).backward()\n    optimizer.step()\n"
         "for x, y in loader:\n    trained(model, x, y, weight)\n",
+        "def trained(x, y):\n    optimizer.zero_grad()\n    F.mse_loss(model(x), y).backward()\n    optimizer.step()\n"
+        "for count, (x, y) in enumerate(loader):\n    if count >= 0:\n        trained(x, y)\n",
         "rounds = iter(loader)\nfor count in range(7):\n    x, y = next(rounds)\n    loss = (model(x) - y).abs().mean()"
         + UPDATE,
         "off = torch.amp.GradScaler('cpu', enabled=False)\nfor x, y in loader:\n"

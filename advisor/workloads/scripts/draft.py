@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError, TargetError
-from advisor.python.trees import tree_of
+from advisor.python.trees import walk
 from advisor.records import Place
-from advisor.workloads.scripts.found import FoundLoop, NoLoopError, position_in, training_loop
 from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.reads import COUNTED
+from advisor.workloads.scripts.reads import batch_in_head
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
-from advisor.workloads.scripts.seen import Seen
+from advisor.workloads.scripts.seen import NoLoopError, Seen
 
 _HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
 
@@ -93,25 +92,22 @@ def _step(seen: Seen) -> Iterator[str]:
     """The body of the loop as a function of a batch."""
     yield "\ndef step(batch):"
     try:
-        loop = training_loop(seen)
+        loop = seen.loop
     except NoLoopError:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
-        yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
-        yield textwrap.indent(_body_text(loop, seen), "    ")
+        yield f"    # the loop at {Path(loop.where.file).name}:{loop.statement.lineno}"
+        body = loop.statement.body
+        if any(isinstance(node, ast.Yield) for node in walk(body)):
+            yield "    # TODO: leave the yield out, with which this is no step"
+        target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
+        item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
+        yield f"    for {ast.unparse(target)} in [{item}]:"
+        lines = linecache.getlines(loop.where.file)[body[0].lineno - 1 : body[-1].end_lineno]
+        start = body[0].col_offset
+        lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
+        yield textwrap.indent(textwrap.dedent("".join(lines)), " " * 8).rstrip()
     yield "    return loss  # TODO: the loss by its name above\n"
-
-
-def _body_text(loop: FoundLoop, seen: Seen) -> str:
-    body = loop.statement.body
-    lines = linecache.getlines(loop.file)[body[0].lineno - 1 : body[-1].end_lineno]
-    start = body[0].col_offset
-    lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
-    target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
-    item = "(0, batch)" if position_in(loop, seen) == COUNTED else "batch"
-    text = f"for {target} in [{item}]:\n{textwrap.indent(textwrap.dedent(''.join(lines)), '    ')}".rstrip()
-    parsed = any(isinstance(node, ast.Yield) for node in ast.walk(tree_of(text)))
-    return f"# TODO: leave the yield out, with which this is no step\n{text}" if parsed else text
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ import ast
 import builtins
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from types import CodeType
 from typing import Any, ClassVar
 
-from advisor.python.trees import names_called
-from advisor.workloads.scripts.reads import within
+from advisor.python.trees import functions_that, names_called
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
+# The names under which tqdm's and click's bars hold what they wrap.
+_WRAPPED = ("iterable", "iter")
 # Items that are kept of what can be read only once. A count; enough that rounds do not all see the same.
 _MOST_KEPT = 32
 
@@ -69,11 +70,14 @@ def with_heads(source: bytes, file: str) -> CodeType:
     return code
 
 
-def functions_that(tree: ast.Module, holds: Callable[[ast.AST], bool]) -> set[str]:
-    """The names of a file's functions of which something holds, and of those that call one of them."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    calls = [(one.name, names_called(one)) for one in functions]  # methods of several classes may have one name
-    found = {one.name for one in functions if holds(one)}
-    while more := {name for name, called in calls if called & found} - found:
-        found |= more
-    return found
+def within(value: Any) -> tuple[Any, bool]:
+    """The object inside progress bars and ``enumerate``, and whether the latter counts it."""
+    counts = False
+    while True:
+        if type(value) is enumerate:
+            value, counts = value.__reduce__()[1][0], True
+            continue
+        name = next((name for name in _WRAPPED if getattr(value, name, None) is not None), "")
+        if not name:
+            return value, counts
+        value = getattr(value, name)

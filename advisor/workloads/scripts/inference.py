@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from advisor.step.batch import map_tensors, splitter
 from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.scripts.found import NoLoopError
-from advisor.workloads.scripts.seen import ModelCall, Seen, same_values
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, same_values
 
 
 def inference_of(seen: Seen) -> Adapted:
@@ -51,7 +50,8 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
     """The inputs of a call as a batch. Raises NoLoopError for several models, or for inputs such as a cache."""
     if len(seen.models) > 1:
         raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
-    args, kwargs = map_tensors(_copied, (call.args, call.kwargs))
+    # Copies can be used by autograd, also those of tensors that were made in inference mode.
+    args, kwargs = map_tensors(lambda tensor: tensor.detach().clone(), (call.args, call.kwargs))
     named = {"args": args, "kwargs": kwargs}
     with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
         named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
@@ -61,8 +61,3 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
         raise NoLoopError(problem + (generates if hasattr(call.module, "generate") else ""))
     alone = [*named.values()] if len(named) == 1 else []
     return alone[0] if alone and isinstance(alone[0], torch.Tensor) else named
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that autograd can use, also of a tensor made in inference mode."""
-    return tensor.detach().clone()

@@ -1,27 +1,23 @@
 """The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
 
-from collections.abc import Sequence
+import ast
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import distributed, nn
 from torch.optim import Optimizer
 
-from advisor.files.paths import is_library
+from advisor.python import trees
+from advisor.python.loops import FoundLoop
 from advisor.step.batch import tensors_of
+from advisor.step.loader import length_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import GivenBatches
-from advisor.workloads.scripts.found import (
-    FoundLoop,
-    NoLoopError,
-    loops_around_update,
-    numbers,
-    optimizers_in,
-    step_of,
-    training_loop,
-)
+from advisor.workloads.scripts.heads import Head
 from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
-from advisor.workloads.scripts.seen import ModelCall, Seen, parameters_in
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, parameters_in
 from advisor.workloads.scripts.written import written_parts
 
 
@@ -35,26 +31,27 @@ def workload_of(seen: Seen) -> Any:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
         return inference_of(seen)
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        return _own_step(seen)  # what the loop exchanges is part of a rank's step
-    return _plain(seen) or _own_step(seen)
+    loop = seen.loop
+    ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
+    workload = plain or _own_step(loop, seen)
+    workload.whole_round = _rounds_of(loop, seen)
+    return workload
 
 
-def _plain(seen: Seen) -> Adapted | None:
+def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Of a loop without a loader two rounds were seen.
+    Of a loop without a loader two rounds were seen. Gradients that no round clears are those of several rounds.
     """
     rounds = 1 if seen.loader is not None else 2
-    if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1:
+    if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1 or not loop.clears:
         return None
     of_model = (call for call in seen.calls if call.module is seen.models[0])
     call = next((call for call in of_model if call.gradients == "grad"), None)
-    loop = training_loop(seen)
-    adds_up = not loop.clears  # gradients of several rounds
-    if call is None or adds_up or seen.changes_gradients or call.autocast == "float16" or not call.trains:
+    if call is None or not call.trains or seen.changes_gradients or call.autocast == "float16":
         return None
-    found = None if is_library(loop.file) else written_parts(loop, seen, call.module)
+    found = written_parts(loop, seen, call.module) if loop.where.is_users else None
     if found is None:
         return None
     data, loss = found
@@ -72,40 +69,68 @@ def _plain(seen: Seen) -> Adapted | None:
     )
 
 
-def _own_step(seen: Seen) -> Adapted:
+def _own_step(loop: FoundLoop, seen: Seen) -> Adapted:
     """A round of the script's loop as a step of its own."""
-    loop = training_loop(seen)
     seen.updates += _other_optimizers([loop], seen)
     # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
     models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
-    step, data = step_of(loop, seen)
+    step, data = _rounds_of(loop, seen)
     step.casts = seen.casts
     notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
     return _whole(seen, models, step, data, notes)
 
 
-def _other_optimizers(loops: Sequence[FoundLoop], seen: Seen) -> list[Optimizer]:
+def _rounds_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
+    """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
+    heads: list[Head] = []
+    for one in seen.loops:
+        heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
+        if _optimizers_named(one.beside, one, ast.Store):  # a loop around it, as of several seeds, makes another
+            break
+    for head in heads:
+        head.counts_to = None if seen.loader is None else length_of(seen.loader)
+        head.goes_on = head is heads[-1]
+    step = _step_at(loop.place, seen)
+    step.loop = loop
+    return step, _numbers() if seen.loader is None else seen.loader
+
+
+def _optimizers_named(statements: Iterable[ast.AST], loop: FoundLoop, context: type) -> list[Optimizer]:
+    """The optimizers that statements read (``ast.Load``), or make (``ast.Store``), by the names of a loop."""
+    names, nodes = loop.where.names, trees.walk(statements)
+    named = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, context))
+    return [value for node in named if isinstance(value := trees.value_of(node, names), Optimizer)]
+
+
+def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]:
     """The optimizers that loops name, and whose parameters none of the updates trained."""
     trained = {id(p) for one in seen.updates for p in parameters_in(one)}
-    named = {id(one): one for loop in loops for one in optimizers_in(loop)}
+    named = {id(one): one for loop in loops for one in _optimizers_named([loop.statement], loop, ast.Load)}
     return [one for one in named.values() if trained.isdisjoint(map(id, parameters_in(one)))]
 
 
 def _beside(seen: Seen, fate: str) -> list[str]:
     """A sentence on the updates of other optimizers, such as the generator's around the loop of a critic."""
-    others = _other_optimizers(loops_around_update(seen), seen)
+    others = _other_optimizers(seen.loops, seen)
     return [f"updates by {type(one).__name__} around this loop {fate}" for one in others]
 
 
 def _rounds_of_update(seen: Seen) -> Adapted:
     """The iterations of a training that is one ``optimizer.step(closure)``, each as a step."""
-    assert seen.pause is not None, "it was left in an iteration"
     where = next(where for where in seen.frames if where.is_users)
-    place = f"{where.frame.f_code.co_filename}:{where.line}"
-    step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
     note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
-    return _whole(seen, seen.models, step, numbers(), [note])
+    return _whole(seen, seen.models, _step_at(f"{where.file}:{where.line}", seen), _numbers(), [note])
+
+
+def _step_at(place: str, seen: Seen) -> ScriptStep:
+    assert seen.pause is not None, "the script was left in a round"
+    return ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
+
+
+def _numbers() -> GivenBatches:
+    """The argument of a step that makes its batches itself."""
+    return GivenBatches(itertools.count, "the script's own loop")
 
 
 def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, notes: list[str]) -> Adapted:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as module_hooks
 
+from advisor.python.trees import place_in
 from advisor.records import LeftOut, RoundTimes
 from advisor.workloads.scripts.running import ScriptStep
 
@@ -38,9 +39,8 @@ class WholeRounds:
     def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:
         self._step, self._synchronize = step, synchronize
         self._statements: list[ast.stmt] = step.loop.statement.body
-        places = range(len(self._statements))
-        self._update = next((at for at in places if self._holds(at, step.loop.update)), places[-1])
-        self._seconds = [0.0 for _ in places]
+        self._update = place_in(self._statements, step.loop.where.line) % len(self._statements)
+        self._seconds = [0.0 for _ in self._statements]
         self._evaluates: set[int] = set()
         self._now, self._since, self._rounds = -1, 0.0, 0
 
@@ -74,7 +74,7 @@ class WholeRounds:
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:
-        frame, script = self._step.loop.frame, self._step.script
+        frame, script = self._step.loop.where.frame, self._step.script
         hook = module_hooks.register_module_forward_pre_hook(self._look_for_evaluation)
         frame.f_trace = self._look
         script.begins = lambda: sys.settrace(lambda *_: None)  # no function that is called is looked at
@@ -88,15 +88,9 @@ class WholeRounds:
 
     def _look(self, frame: FrameType, event: str, _: Any) -> Any:
         """Note the statement of the body that a line of the loop's frame is in."""
-        if event == "line":
-            at = next((at for at in range(len(self._statements)) if self._holds(at, frame.f_lineno)), -1)
-            if at != self._now:
-                self._begin(at)
+        if event == "line" and (at := place_in(self._statements, frame.f_lineno)) != self._now:
+            self._begin(at)
         return self._look
-
-    def _holds(self, at: int, line: int) -> bool:
-        statement = self._statements[at]
-        return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
     def _leave(self, *_: Any) -> None:
         raise _TooLong

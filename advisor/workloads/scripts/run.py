@@ -9,7 +9,6 @@ import os
 import struct
 import sys
 import termios
-from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -18,17 +17,15 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
-from advisor.files.paths import is_library
-from advisor.python.places import LoopPlaces, View, place_of_call, places_of_call, places_of_made
+from advisor.python.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.scripts.files import imported_by, source_of
-from advisor.workloads.scripts.found import NoLoopError, step_of, training_loop
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
-from advisor.workloads.scripts.seen import Seen
+from advisor.workloads.scripts.seen import NoLoopError, Seen
 from advisor.workloads.scripts.watch import Watch
 
 _MAIN = "__main__"
@@ -44,13 +41,10 @@ def script_workload(script: str, directory: str) -> Any:
         workload = workload_of(seen)
         if any(kind.__module__ == "transformers.trainer" for kind in type(workload).__mro__):
             workload = of_trainer(workload)
-            files = dict.fromkeys(where.frame.f_code.co_filename for where in seen.frames if where.is_users)
+            files = dict.fromkeys(where.file for where in seen.frames if where.is_users)
             workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
-            return workload
-        if isinstance(workload, Adapted):
+        elif isinstance(workload, Adapted):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
-            with contextlib.suppress(NoLoopError):
-                workload.whole_round = step_of(training_loop(seen), seen) if workload.mode == "train" else None
         return workload  # noqa: TRY300 - the places are of the same try
     except NoLoopError as problem:
         check_seen(script, seen)
@@ -64,19 +58,15 @@ def script_workload(script: str, directory: str) -> Any:
 
 def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
     """The places of a script's files where settings of these models can be written."""
-    views = [
-        View(where.frame.f_code, where.line, ChainMap(where.frame.f_locals, where.frame.f_globals))
-        for where in seen.frames or seen.called_at
-        if where.is_users
-    ]
+    views = [where for where in seen.frames or seen.called_at if where.is_users]
     yield from places_of_made(seen.made, views, models, seen.optimizers, seen.loader)
-    yield from place_of_call("compile call", "torch.compile", dict.fromkeys(view.code.co_filename for view in views))
+    yield from place_of_call("compile call", "torch.compile", dict.fromkeys(view.file for view in views))
     if not seen.frames or not models:
         yield from places_of_call(views)
         return
     with contextlib.suppress(NoLoopError):
-        if not is_library((loop := training_loop(seen)).file):
-            yield from LoopPlaces(loop.statement, loop.code, views, models[0]).of(seen.passes)
+        if (loop := seen.loop).where.is_users:
+            yield from LoopPlaces(loop, views, models[0]).of(seen.passes)
 
 
 def watched(script: str, directory: str) -> Seen:

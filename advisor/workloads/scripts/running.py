@@ -10,11 +10,9 @@ import contextvars
 import functools
 import os
 import sys
-import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -26,11 +24,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import TargetError
-from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
+from advisor.python.loops import lines_up, users_lines
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.reads import Iterators
 
+# An iterator over a loader that a script made while it was watched, which has no workers: its loader.
+Iterators = MutableMapping[Any, Any]
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16
 # Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
@@ -85,16 +84,6 @@ class Script:
         if self.begins is not None:
             self.begins()
         return given
-
-
-def lines_up(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
-    """The lines being executed, from a frame up the stack."""
-    return tuple((one.f_code, line) for one, line in traceback.walk_stack(frame))
-
-
-def users_lines(frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
-    """The lines of the user's code that are being executed, from a frame up the stack."""
-    return tuple((code, line) for code, line in lines_up(frame) if not is_library(code.co_filename))
 
 
 def _modes() -> tuple[Any, ...]:
@@ -225,13 +214,13 @@ class ScriptStep:
         self._losses.append(loss)
         backward(loss, *args, **kwargs)
         place = self._pause.backward
-        if place is not None and self.script.runs and place in ((), users_lines(sys._getframe(2))):
+        if place is not None and self.script.runs and place in ((), users_lines(lines_up(sys._getframe(2)))):
             self.script.pause()
 
     def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
         self._updated.append(optimizer)
         place = self._pause.update
-        if place is not None and self.script.runs and place == users_lines(sys._getframe(1)):
+        if place is not None and self.script.runs and place == users_lines(lines_up(sys._getframe(1))):
             self.script.pause()
 
     def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:

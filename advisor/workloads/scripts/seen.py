@@ -1,21 +1,22 @@
 """Records of a watched script: its calls of models and losses, its updates, its loader, and where it stood."""
 
-import traceback
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.files.paths import is_library
-from advisor.python.places import Pass
+from advisor.python.loops import FoundLoop, Line, Pass, Where, loops_around
 from advisor.records import Place
-from advisor.workloads.scripts.reads import Iterators
-from advisor.workloads.scripts.running import Pause, Script
+from advisor.workloads.scripts.running import Iterators, Pause, Script
+
+
+class NoLoopError(Exception):
+    """Raised, with the reason, where no loop of a script can be measured."""
 
 
 @dataclass(slots=True)
@@ -39,24 +40,6 @@ class ModelCall:
 
 
 @dataclass(slots=True)
-class Where:
-    """A frame of the script's at the first update: its code, its line, and the names as they are then."""
-
-    frame: FrameType
-    line: int
-
-    @property
-    def is_users(self) -> bool:
-        """Whether the code is the script's own or of a module beside it, and no library's."""
-        return not is_library(self.frame.f_code.co_filename)
-
-
-def stack_from(frame: FrameType) -> list[Where]:
-    """The frames that are at work, from one up the stack."""
-    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
-
-
-@dataclass(slots=True)
 class Seen:
     """The observations of a script."""
 
@@ -67,7 +50,7 @@ class Seen:
     # The data.
     loader: Any = None  # of the step
     batch: Any = None  # that the step used
-    reads: set[tuple[CodeType, int]] = field(default_factory=set)  # where it was read, up the stack
+    reads: set[Line] = field(default_factory=set)  # where it was read, up the stack
     iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)  # all that the script made
 
     # The step.
@@ -89,6 +72,30 @@ class Seen:
     starts_processes: bool = False  # or forks them
     trains_elsewhere: bool = False  # one of them came to an update
     goes_on: bool = False  # it was left while it predicted, without an end in sight
+
+    @property
+    def loop(self) -> FoundLoop:
+        """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
+
+        With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
+        """
+        if not (found := self.loops):
+            raise NoLoopError("no loop in the script's own code stands around the update of the weights")
+        return next((loop for loop in found if loop.runs(self.reads)), found[0])
+
+    @property
+    def loops(self) -> list[FoundLoop]:
+        """All loops of the script's own that the first update was made in, innermost first.
+
+        Else those by which a library reads the loader, and not those in which it calls a function that does.
+        """
+        users = [where for where in self.frames if where.is_users]
+        if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
+            return found
+        reading = {code for code, _ in self.reads}
+        inner = itertools.takewhile(lambda one: not (one.is_users and one.code in reading), self.frames)
+        of_library = (loop for where in inner if where.code in reading for loop in loops_around(where))
+        return [loop for loop in of_library if loop.runs(self.reads)]
 
     @property
     def optimizers(self) -> list[Optimizer]:

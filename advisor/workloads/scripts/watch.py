@@ -18,12 +18,12 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.python.places import Line, Pass, call_in_users_code
+from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
+from advisor.python.places import call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.found import NoLoopError, reads_loader, training_loop
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
-from advisor.workloads.scripts.running import Pause, Script, lines_up, patched, users_lines, without_workers
-from advisor.workloads.scripts.seen import ModelCall, Seen, Where, autocast, gradients, parameters_in, stack_from
+from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, autocast, gradients, parameters_in
 
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 _MOST_CALLS = 64
@@ -53,7 +53,7 @@ class Watch:
         self._makes_optimizers = False
         self._predicts_since: float | None = None
         self._owners = 0
-        self._called: list[frozenset[Line]] = []
+        self._called: set[Line] = set()
         self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
@@ -126,7 +126,7 @@ class Watch:
         self.seen.calls.append(ModelCall(module, args, kwargs, autocast(), gradients(), module.training))
         del self.seen.calls[:-_MOST_CALLS]
         if gradients() == "grad":
-            self._called.append(frozenset(lines_up(sys._getframe(1))))
+            self._called.update(lines_up(sys._getframe(1)))
         self._predicts_since = self._predicts_since or time.monotonic()
         trains = self._makes_optimizers or self.seen.goes_backward or self.seen.starts_processes
         if not trains and time.monotonic() - self._predicts_since > _PREDICTS_S:
@@ -145,13 +145,13 @@ class Watch:
         if self.seen.goes_backward and not self._makes_optimizers and not self.seen.frames:
             self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
         self.seen.goes_backward = True
-        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), tuple(self._called)))
+        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), frozenset(self._called)))
         self._called.clear()
         if args or any(value is not None and value is not False for value in kwargs.values()):
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
-            self._leave(backward=() if self.seen.endless else users_lines(sys._getframe(2)))
+            self._leave(backward=() if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
         return result
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Watch:
         iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
-        place = users_lines(sys._getframe(1))
+        place = users_lines(lines_up(sys._getframe(1)))
         if self.seen.updates and self.seen.loader is None and place == self._update_at:
             self._leave(update=place)
         elif not self.seen.frames:
@@ -210,12 +210,12 @@ class Watch:
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
         try:
-            loop = training_loop(replace(self.seen, frames=frames))
+            loop = replace(self.seen, frames=frames).loop
         except NoLoopError:
             return False
         self.seen.frames = frames
         self._files.enter_context(writing_aside(new_ones_too=True))
-        if not reads_loader(loop, self.seen):
+        if not loop.runs(self.seen.reads):
             self.seen.loader = self.seen.batch = None
         return True
 
