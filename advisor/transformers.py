@@ -24,15 +24,12 @@ _NAMED = {
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 _NON_BLOCKING = "data.non_blocking"
-_LOSS_ITEM = "loop.loss_item"
 _PLACES = {
     **{key: argument(_CALL, name) for key, name in _NAMED.items()},
     "precision.autocast": lambda value: f"{_CALL}({_AUTOCAST[str(value)]}=True)",
-    "parallel.strategy": lambda value: (
-        f"{_CALL}(fsdp=True)" if value == "fully_shard" else "start the script with torchrun"
-    ),
+    "parallel.strategy": lambda value: f"{_CALL}(fsdp=True)" if value == "fully_shard" else "start it with torchrun",
     _NON_BLOCKING: lambda value: f'{_CALL}(accelerator_config={{"non_blocking": {value}}})',
-    _LOSS_ITEM: lambda value: f"{_CALL}(logging_nan_inf_filter={value == 'every_step'})",
+    "loop.loss_item": argument(_CALL, "logging_nan_inf_filter", {"never": False, "every_step": True}),
 }
 
 
@@ -45,10 +42,8 @@ def arguments(path: str | Path) -> dict[str, Any]:
     named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if key in settings}
     if (half := _AUTOCAST.get(str(settings.get("precision.autocast")))) is not None:
         named[half] = True
-    if settings.get(_NON_BLOCKING):
-        named["accelerator_config"] = {"non_blocking": True}
-    if settings.get(_LOSS_ITEM) == "never":
-        named["logging_nan_inf_filter"] = False
+    named |= {"accelerator_config": {"non_blocking": True}} if settings.get(_NON_BLOCKING) else {}
+    named |= {"logging_nan_inf_filter": False} if settings.get("loop.loss_item") == "never" else {}
     return named
 
 
@@ -78,6 +73,6 @@ def _done(args: Any) -> dict[str, object]:
     told = {key: getattr(args, name) for key, name in _NAMED.items()}
     told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
     told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)
-    told[_LOSS_ITEM] = "every_step" if args.logging_nan_inf_filter else "never"
+    told["loop.loss_item"] = "every_step" if args.logging_nan_inf_filter else "never"
     told["parallel.strategy"] = "fully_shard" if args.fsdp else "ddp" if args.world_size > 1 else "single"
     return {**told, "parallel.no_sync": True}
