@@ -156,7 +156,7 @@ def _compared(
     excesses = [difference / tolerance for difference, tolerance in zip(steps, allowed, strict=False)]
     worst = excesses.index(max(excesses))
     difference = max(steps[:counted]) or max(steps)
-    as_baselines = 0 < difference <= (another_draw := _STREAM_MARGIN * spread)
+    as_baselines = 0 < difference <= _STREAM_MARGIN * spread
     what = "the losses"
     if quantity is OUTPUTS:
         what = "the outputs of the first step" if result.losses else "the outputs"
@@ -177,7 +177,7 @@ def _compared(
         precision = reference.notes[0] if reference.notes else "higher precision"
         text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
     seen = (measured, declared, difference, text, off, baseline_off, as_baselines)
-    found = NumericsResult(*seen, another_draw=another_draw)
+    found = NumericsResult(*seen, another_draw=_STREAM_MARGIN * spread)
     return rank, excesses[worst] if rank == _CHANGED else 0.0, found
 
 
