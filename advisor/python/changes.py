@@ -242,12 +242,11 @@ class _Patch:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
             return
-        places, updates = self._places("forward"), self._places("update")
+        places, passes = self._places("forward"), self._places("backward")
         scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
-        if scales and not (updates and self._places("backward")):
-            raise _NotHereError(
-                "float16 needs a gradient scaler, and no call of your optimizer's step() was seen in the loop"
-            )
+        problem = next((one.problem for one in passes if one.problem), "" if passes else "no backward pass was seen")
+        if scales and problem:
+            raise _NotHereError(f"float16 needs a gradient scaler: {problem}")
         if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
@@ -258,15 +257,18 @@ class _Patch:
             self.files[place.file].imports.append("import torch")
         if not scales:
             return
-        for place in self._places("backward"):
-            self.files[place.file].calls[position_of(place)] = "scaler.scale({}).backward()"
+        scaler, updates = self._free_name("scaler"), self._places("update")
+        for file in dict.fromkeys(place.file for place in updates):
+            self.files[file].definitions.append(f"{scaler} = torch.amp.GradScaler({device})")
+        for place in passes:
+            self.files[place.file].calls[position_of(place)] = f"{scaler}.scale({{}}).backward({{}})"
         for place in updates:
-            edits = self.files[place.file]
-            edits.calls[position_of(place)] = "scaler.step({})"
-            edits.after[start_of(place)].append("scaler.update()")
-            edits.definitions.append(f"scaler = torch.amp.GradScaler({device})")
+            self.files[place.file].calls[position_of(place)] = f"{scaler}.step({{}})"
+        for place in self._places("last update"):
+            self.files[place.file].after[start_of(place)].append(f"{scaler}.update()")
         for place in self._places("clip"):
-            self.files[place.file].before[start_of(place)] += [f"scaler.unscale_({one.name})" for one in updates]
+            lines = [f"{scaler}.unscale_({optimizer})" for optimizer in place.name.split(", ")]
+            self.files[place.file].before[start_of(place)] += lines
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""

@@ -43,7 +43,7 @@ class Edits:
     """The changes of one file. Calls and statements are given by their places; lines are Python of this file."""
 
     arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # empty: without it
-    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method
+    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method, for its arguments
     before: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     pieces: dict[Place, Piece] = field(default_factory=lambda: defaultdict(Piece))
@@ -114,7 +114,8 @@ class _Editor(cst.CSTTransformer):
         if where not in self._edits.calls:
             return updated_node
         owner = self._code(cst.ensure_type(updated_node.func, cst.Attribute).value)
-        return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
+        given = "".join(map(self._code, updated_node.args))
+        return cst.parse_expression(self._edits.calls[where].format(owner, given), self._module.config_for_parsing)
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
         """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last if needed."""

@@ -284,17 +284,35 @@ class LoopPlaces:
             last -= 1
         scope = self.loop if code is self.code else whole
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), self._names_in(code))
-        yield from (_at("backward", file, one) for one in _calls(block[end : end + 1], "backward"))
+        yield from self._updates(block, end, code)
         yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        done = _place_in(block, update)
-        if done >= end:
-            yield from (_at("clip", file, one) for one in block[end:done] if _calls([one], "clip_grad_norm_"))
-            for call in _calls(block[done : done + 1], "step"):
-                owner = call.func.value if isinstance(call.func, ast.Attribute) else call
-                if isinstance(value_of(owner, self._names_in(code)), Optimizer):  # and no scaler
-                    yield _at("update", file, call, name=ast.unparse(owner))
+        if (done := _place_in(block, update)) >= end:
             yield self._step(block, begin, last, done, code)
+
+    def _updates(self, block: list[ast.stmt], end: int, code: CodeType) -> Iterator[Place]:
+        """A backward pass, and between it and the next one what clips its gradients and makes updates of them."""
+        file, names = code.co_filename, self._names_in(code)
+
+        def updates(statements: Iterable[ast.stmt]) -> Iterator[tuple[ast.Call, str]]:
+            for call in _calls(statements, "step"):
+                owner = call.func.value if isinstance(call.func, ast.Attribute) else call
+                if not call.args and isinstance(value_of(owner, names), Optimizer):  # and no scaler
+                    yield call, ast.unparse(owner)
+
+        unseen = "no call of your optimizer's step() was seen behind the backward pass"
+        problem = "" if any(updates(block[end:])) else unseen
+        for one in _calls(block[end : end + 1], "backward"):
+            problem = "a library's function makes the backward pass" if one.args else problem
+            yield _at("backward", file, one, problem=problem)
+        behind = [*itertools.takewhile(lambda one: not _calls([one], "backward"), block[end + 1 :])]
+        found = list(updates(behind))
+        owners = ", ".join(dict.fromkeys(owner for _, owner in found))
+        for one in behind:
+            if found and one.lineno < found[0][0].lineno and _calls([one], "clip_grad_norm_"):
+                yield _at("clip", file, one, name=owners)
+        yield from (_at("update", file, call, name=owner) for call, owner in found)
+        yield from (_at("last update", file, call) for call, _ in found[-1:])
 
     def _step(self, block: list[ast.stmt], begin: int, last: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them.

@@ -140,6 +140,22 @@ CASES = {
     "float16 scales the gradients": ("mnist", HALF, "cuda"),
     "clipped gradients are unscaled first": ("language_model", HALF, "cuda"),
     "a script with a scaler of its own gets no other": ("scaled", HALF, "cuda"),
+    "float16 scales each of several backward passes": (
+        f"{HEAD}scaler = None\nother = nn.Linear(1, 1)\nfirst = torch.optim.SGD(other.parameters(), lr=1e-4)\n"
+        "for x, y in loader:\n    loss = model(x).sum()\n    loss.backward()\n"
+        "    loss = (model(x) - y).square().mean()\n    optimizer.zero_grad()\n    loss.backward(retain_graph=True)\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n    first.step()\n"
+        "    if x.ndim:\n        output = other(x).mean()\n        output.backward()\n        first.step()\n",
+        HALF,
+        "cuda",
+    ),
+    "a backward pass by a library": (
+        f"{HEAD}class Library:\n    def backward(self, loss):\n        loss.backward()\n\nlibrary = Library()\n"
+        "for x, y in loader:\n    optimizer.zero_grad()\n    loss = model(x).mean()\n    library.backward(loss)\n"
+        "    optimizer.step()\n",
+        HALF,
+        "cuda",
+    ),
     "of a notebook, whose later cells import torch": (
         f"import os\nfor name in os.listdir('.'):\n    print(name)\n{HEAD}# %% [markdown]\n# Train\n# %%\n{LOOP}",
         {"cpu.threads": 1, "data.num_workers": 1},
