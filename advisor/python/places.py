@@ -42,8 +42,9 @@ _LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonl
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
 # What a statement may call that only notes numbers of a step.
 _NOTES = frozenset({"item", "tolist", "numpy", "cpu", "detach", "print", "append", "float", "int", "round", "format"})
-# What a graph would not repeat, beside branches on the host.
-_HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
+# What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
+_HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
+_SAYS = frozenset({"print", "append", "write", "info", "log"})
 Line = tuple[CodeType, int]
 
 
@@ -434,6 +435,7 @@ def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator
     nodes: Iterator[Any] = (node for one in statements for node in ast.walk(one))
     for node in nodes:
         called = name_called(node) if isinstance(node, ast.Call) else ""
+        alone = name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
         if isinstance(node, _LEAVES):
             yield f"line {node.lineno} leaves the statements"
         elif not on_device and called == "zero_grad":
@@ -442,8 +444,8 @@ def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator
             yield f"line {node.lineno} decides on the host"
         elif on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
-        elif on_device and called in _HOSTS:
-            yield f"line {node.lineno} calls {called}() on the host"
+        elif on_device and (called in _HOSTS or alone in _SAYS):
+            yield f"line {node.lineno} calls {called or alone}() on the host"
         elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield f"line {node.lineno} assigns to an attribute, which a replay would not"
 

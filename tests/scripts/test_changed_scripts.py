@@ -285,6 +285,7 @@ class TestPlaces:
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
             ("for part in y.split(4):\n        loss = loss + part.mean()\n    loss.backward()", ""),
+            ("loss = loss.log()\n    loss.backward()", ""),
         ],
     )
     def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
