@@ -179,16 +179,24 @@ def _bound(kind: str, value: Any, views: Sequence[View]) -> Place | None:
                 functions = ast.walk(tree_of_file(view.code.co_filename))
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
-                if found := _last_of(name, scope, line):
+                if found := _last_of(_owner_in(name), scope, line):
                     return _at(kind, view.code.co_filename, found, name=name)
     return None
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The variables that hold a value, and the attributes of ``self`` that do."""
+    """The expressions for a value: variables, attributes of ``self``, and parts of the modules that these hold."""
     own = getattr(names.get("self"), "__dict__", {})
-    yield from (name for name, held in names.items() if held is value)
-    yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
+    found = {**names, **{f"self.{name}": held for name, held in {**own, **own.get("_modules", {})}.items()}}
+    yield from (name for name, held in found.items() if held is value)
+    modules = {name: held for name, held in found.items() if isinstance(held, nn.Module)}
+    parts = ((name, part) for name, held in modules.items() for part, one in held.named_modules() if one is value)
+    yield from (f"{name}.{part}" for name, part in parts if all(map(str.isidentifier, part.split("."))))
+
+
+def _owner_in(name: str) -> str:
+    """The variable, or attribute of ``self``, that an expression for a part of a module begins with."""
+    return ".".join(name.split(".")[: 2 if name.startswith("self.") else 1])
 
 
 def _last_of(name: str, scope: Any, line: int) -> ast.stmt | None:
@@ -252,7 +260,8 @@ class LoopPlaces:
         file = self.code.co_filename
         yield _at("loop", file, self.loop)
         # Above is the outermost loop around it that does not make the model anew.
-        made, line = list(_names_of(self.model, self._names_in(self.code))), self.loop.body[0].lineno
+        made = {_owner_in(name) for name in _names_of(self.model, self._names_in(self.code))}
+        line = self.loop.body[0].lineno
         loops = [node for node in ast.walk(scope_of(self.code)) if isinstance(node, Loop)]
         around = [one for one in loops if one.lineno <= self.loop.lineno and line <= (one.end_lineno or 0)]
         whole = (one for one in around if not any(_concerns(one, name) for name in made))

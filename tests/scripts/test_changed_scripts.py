@@ -229,6 +229,18 @@ class TestPlaces:
         assert len(patched.files) == 1
         assert "model = model.to(memory_format=torch.channels_last)" in text
 
+    def test_parts_of_a_module_are_changed_where_the_module_is_made(self, written):
+        agent = (
+            "class Agent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.actor, self.critic = nn.Linear(1, 1), nn.Linear(1, 1)\n"
+            "    def act(self, x):\n        return self.actor(x) + self.critic(x)\n\n"
+        )
+        head = HEAD.replace("model = nn.Linear(1, 1)", f"{agent}agent = Agent()").replace("model.", "agent.")
+        loop = LOOP.replace("model(x)", "agent.act(x)").replace("model.", "agent.")
+        text, _ = written(head + loop, {"compile.mode": "default"})
+        assert "agent = Agent()\n# perf-advisor: settings of agent.actor\nagent.actor.compile()\n" in text
+        assert "agent.critic.compile()\n" in text
+
     def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
         pytest.importorskip("accelerate")
         pytest.importorskip("transformers")
