@@ -21,6 +21,13 @@ _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no coll
 _OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _LOADER_DEFAULTS = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
+_TORCH = matchers.Name("torch")
+_AUTOCAST = matchers.Call(
+    func=matchers.Attribute(
+        value=_TORCH | matchers.Attribute(value=_TORCH, attr=matchers.Name("amp")), attr=matchers.Name("autocast")
+    )
+)
+_NO_GRAD = matchers.Call(func=matchers.Attribute(value=_TORCH, attr=matchers.Name("no_grad")))
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
@@ -265,19 +272,44 @@ def _without(call: cst.Call, name: str) -> cst.Call:
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    Statements next to it that call nothing stay outside.
+    One of ``no_grad`` undoes nothing: it stays among its neighbours. Statements next to a ``with`` that call nothing
+    stay outside.
     """
-    for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
+    alone = all(isinstance(one, cst.With) for one in statements)
+
+    def may_undo(one: Any) -> bool:
+        return isinstance(one, cst.With) and (alone or not all(matchers.matches(it.item, _NO_GRAD) for it in one.items))
+
+    for is_own, group in itertools.groupby(statements, may_undo):
         inside = list(group)
         if is_own:
-            for one in inside:
-                *others, last = one.items
-                yield one.with_changes(items=[*others, last.with_changes(comma=_APART), *block.items])
+            yield from (_with_contexts(one, block) for one in inside)
         elif any(matchers.findall(one, matchers.Call()) for one in inside):
             above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
             yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
         else:
             yield from inside
+
+
+def _with_contexts(own: cst.With, block: cst.With) -> cst.With:
+    """A ``with`` of the script's with contexts added last. An autocast of its own gets the type if it may be off."""
+    items, added = list(own.items), list(block.items)
+    for at, item in enumerate(items):
+        ours = next((one for one in added if matchers.matches(one.item, _AUTOCAST)), None)
+        if ours is None or not matchers.matches(item.item, _AUTOCAST):
+            continue
+        call: Any = item.item
+        given = {one.keyword.value: one.value for one in call.args if one.keyword}
+        is_literal = matchers.matches(
+            given.get("enabled", cst.Name("True")), matchers.Name("True") | matchers.Name("False")
+        )
+        if not is_literal and not call.args[0].star:
+            typed = cst.ensure_type(ours.item, cst.Call).args[-1]
+            items[at] = item.with_changes(item=call.with_changes(args=[call.args[0].with_changes(comma=_APART), typed]))
+            added.remove(ours)
+    if added:
+        items[-1] = items[-1].with_changes(comma=_APART)
+    return own.with_changes(items=[*items, *added])
 
 
 def _behind_blanks(statement: Any, number: int) -> Any:

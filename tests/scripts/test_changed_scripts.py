@@ -176,6 +176,19 @@ CASES = {
         AUTOCAST,
         "cpu",
     ),
+    "an autocast of the script's own that is off gets the type": (
+        f"{HEAD}amp = False\nfor x, y in loader:\n    optimizer.zero_grad()\n    target = y + 1\n"
+        "    with torch.autocast('cpu', enabled=amp):\n        output = model(x)\n"
+        f"        loss = (output - target).square().mean()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
+    "a block without gradients stays within": (
+        f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    output = model(x)\n    with torch.no_grad():\n"
+        f"        # how far it is\n        seen.append(output.mean().item())\n    loss = output.mean()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
     "a name that every branch gives a value": (HEAD + BRANCHES.replace("OTHERWISE", "else"), WITH_LOSS, "cpu"),
     "a name that some branches give a value": (HEAD + BRANCHES.replace("OTHERWISE", "elif False"), WITH_LOSS, "cpu"),
     "an argument without a name": (HEAD.replace("batch_size=8)", "8, False)") + LOOP, {"data.batch_size": 16}, "cpu"),
