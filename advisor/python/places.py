@@ -40,8 +40,12 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
-# What a statement may call that only notes numbers of a step.
-_NOTES = frozenset({"item", "tolist", "numpy", "cpu", "detach", "print", "append", "float", "int", "round", "format"})
+# What a statement may call that only notes numbers of a step; the latter where it reads one with `item()`.
+_READS = frozenset(
+    {"item", "tolist", "numpy", "cpu", "detach", "float", "int", "round", "format", "len", "size", "mean"}
+)
+_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
+_METERS = frozenset({"update", "log", "info"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
 _SAYS = frozenset({"print", "append", "write", "info", "log"})
@@ -362,21 +366,34 @@ def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
     """
     found: list[ast.stmt] = []
     for at, one in reversed(list(enumerate(statements[:-1]))):
-        nodes = list(ast.walk(one))
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
-        plain = isinstance(one, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
-        if one.lineno <= after or not (calls and plain and {name_called(call) for call in calls} <= _NOTES):
+        if one.lineno <= after or not _is_note(one):
             continue
-        kept = [call.func.value for call in calls if name_called(call) == "append" and hasattr(call.func, "value")]
-        bound = bound_in(one) | {node.id for owner in kept for node in ast.walk(owner) if isinstance(node, ast.Name)}
+        nodes = list(ast.walk(one))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and name_called(node) in _NOTES | _METERS]
+        kept = {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
         later = [other for other in statements[at + 1 :] if other not in found]
-        needed = bound & _named((node for other in later for node in ast.walk(other)), ast.Load)
+        needed = (bound_in(one) | kept) & {ast.unparse(node) for node in _names_read(later)}
         reads = {node.id for node in nodes if isinstance(node, ast.Name)}
         anew = reads & {name for other in later for name in bound_in(other)}
         if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
     return found[::-1]
+
+
+def _is_note(statement: ast.stmt) -> bool:
+    """Whether a statement calls nothing but what reads a number and keeps or prints it."""
+    if isinstance(statement, ast.If):
+        return not names_called(statement.test) and all(map(_is_note, [*statement.body, *statement.orelse]))
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    plain = isinstance(statement, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
+    called = names_called(statement)
+    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if "item" in called else set())
+
+
+def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
+    """The names and attributes that statements read."""
+    nodes = (node for one in statements for node in ast.walk(one))
+    yield from (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
 
 
 def _nearest(lines: set[int], block: list[ast.stmt], backward: int) -> set[int]:

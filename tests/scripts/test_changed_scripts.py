@@ -289,13 +289,19 @@ class TestPlaces:
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
     def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
-        step = (
-            "optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n    losses = [loss.item()]\n"
-            "    loss.backward()\n    # so far\n    total += loss.item()\n    optimizer.step()"
+        meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
+        noted = (
+            "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
+            "    # so far\n    total += loss.item()\n"
+            "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
         )
-        script = f"{HEAD}total = 0\nfor x, y in loader:\n    {step}\n"
+        before, behind = noted.split("    # so far\n")
+        step = (
+            "    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
+            f"{before}    loss.backward()\n    # so far\n{behind}    optimizer.step()\n"
+        )
+        script = f"{HEAD}{meter}total, mean = 0, None\nfor x, y in loader:\n{step}"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
-        noted = "    losses = [loss.item()]\n    # so far\n    total += loss.item()\n"
         assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
 
