@@ -298,11 +298,13 @@ class LoopPlaces:
             last -= 1
         scope = self.loop if code is self.code else whole
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), self._names_in(code))
-        yield from self._updates(block, end, code)
+        updates = list(self._updates(block, end, code))
+        yield from updates
         yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        if (done := _place_in(block, update)) >= end:
-            yield self._step(block, begin, last, done, code)
+        if _place_in(block, update) >= end:
+            lines = [update, *(one.line for one in updates if one.kind == "update")]
+            yield self._step(block, begin, last, max(_place_in(block, line) for line in lines), code)
 
     def _updates(self, block: list[ast.stmt], end: int, code: CodeType) -> Iterator[Place]:
         """A backward pass, and between it and the next one what clips its gradients and makes updates of them."""

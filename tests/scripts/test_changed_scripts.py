@@ -350,6 +350,13 @@ class TestPlaces:
         text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
         assert expected in text
 
+    def test_a_captured_step_makes_the_updates_of_all_optimizers(self, written):
+        more = "bias = torch.optim.SGD([model.bias], lr=1e-4)\n"
+        update = f"{UPDATE}    bias.step()\n"
+        text, _ = written(HEAD + more + PLAIN.replace(UPDATE, update), GRAPH, device="cuda")
+        assert f"{update}    return loss\n" in text or f"{update}\ntrain_step =" in text
+        assert "train_step = CapturedStep(train_step, model, bias, optimizer)\n" in text
+
     def test_an_optimizer_whose_name_the_step_binds_is_not_captured(self, tmp_path):
         path = tmp_path / "train.py"
         step = "loss = (model(x) - y).abs().mean()\n    optimizer.zero_grad()\n    loss.backward()\n"
