@@ -16,7 +16,7 @@ from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
 from advisor.inlined.code import MOST_LINES, reviewable
 from advisor.python import template
-from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
+from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
 from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
@@ -310,11 +310,13 @@ class _Patch:
         if len(places) != 1 or not loops:
             problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
         else:
-            inside = loops[0].file == places[0].file and loops[0].line <= places[0].line <= loops[0].end_line
-            problem = places[0].problem or ("" if inside else "the forward pass is in a function that the loop calls")
+            inside = _is_within(places[0], loops[0])
+            is_method = "" if inside or self._function_around(places[0]) else "the forward pass is in another method"
+            problem = places[0].problem or is_method
         if problem:
             raise _NotHereError(f"{problem}; the model is compiled without its loss")
         piece = self.files[places[0].file].pieces[places[0]]
+        piece.above = None if inside else self._function_around(places[0])
         piece.name = self._free_name("forward_and_loss")
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
 
@@ -335,8 +337,17 @@ class _Patch:
         edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
         edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
+        edits.pieces[place].above = self._function_around(place)
         edits.pieces[place].name = self._free_name("train_step")
         edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
+    def _function_around(self, place: Place) -> Start | None:
+        """The beginning of the function that the loop calls and that this place is in; None for another place."""
+        return next((start_of(one) for one in self._places("function") if _is_within(place, one)), None)
+
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name
+
+
+def _is_within(place: Place, other: Place) -> bool:
+    return place.file == other.file and other.line <= place.line <= other.end_line

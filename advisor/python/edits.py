@@ -36,13 +36,15 @@ class Piece:
     """A change of some statements of a block: they are put under ``with``, or made a function above the loop.
 
     The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
-    function, that is called in its place.
+    function, that is called in its place. ``above`` is the function that the statements are in, where that is not the
+    loop's: the new one stands above it.
     """
 
     contexts: list[str] = field(default_factory=list)
     name: str = ""
     decorator: str = ""
     wrapped: str = ""
+    above: Start | None = None
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class _Editor(cst.CSTTransformer):
         super().__init__()
         self._edits = edits
         self._module = module
-        self._functions: list[Any] = []  # to stand above the loop
+        self._functions: dict[Start, list[Any]] = defaultdict(list)  # to stand above the loop, or a function
         self.done: set[Any] = set()
 
     def _position(self, node: cst.CSTNode) -> Position:
@@ -196,11 +198,10 @@ class _Editor(cst.CSTTransformer):
         body: list[Any] = []
         for start, row in zip(starts, rows, strict=True):
             self.done.add(start)
-            if start == self._edits.loop and row and self._functions:
+            if row and (functions := self._functions.pop(start, [])):
                 blanks = 2 if isinstance(original, cst.Module) else 1
-                body += [_behind_blanks(self._functions[0], blanks), *self._functions[1:]]
+                body += [_behind_blanks(functions[0], blanks), *functions[1:]]
                 row[0] = _behind_blanks(row[0], blanks)
-                self._functions = []
             body += [*self._lines(self._edits.before.get(start, ())), *row]
             body += self._lines(self._edits.after.get(start, ()))
         return _with_body(updated, body)
@@ -223,10 +224,11 @@ class _Editor(cst.CSTTransformer):
         body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
         head = [piece.decorator] if piece.decorator else []
         function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
-        self._functions.append(function.with_changes(body=cst.IndentedBlock(body)))
+        loop = self._edits.loop
+        self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
         if piece.wrapped:
             captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
-            self._functions.append(_behind_blanks(captured[0], 1))
+            self._functions[loop].append(_behind_blanks(captured[0], 1))
         called = f"{piece.name}({takes})"
         return self._lines([f"{gives} = {called}" if gives else called])
 

@@ -297,6 +297,8 @@ class LoopPlaces:
         while last > begin and not bound_in(block[last]) & read:  # not of the loss
             last -= 1
         scope = self.loop if code is self.code else whole
+        if code is not self.code and isinstance(whole, _FUNCTIONS) and not _is_method(whole, code):
+            yield _at("function", file, whole)
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), self._names_in(code))
         updates = list(self._updates(block, end, code))
         yield from updates
@@ -346,7 +348,8 @@ class LoopPlaces:
         inside = block[begin : done + 1]
         behind = _only_noting(inside, after)
         captured = [one for one in inside if one not in behind]
-        scopes = self.loop, scope_of(code)
+        whole = scope_of(code)
+        scopes = self.loop if code is self.code else whole, whole
         place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
         owners = [call.func.value for call in _calls(captured, "step") if isinstance(call.func, ast.Attribute)]
         bound = set().union(*map(bound_in, captured))  # as `for optimizer in optimizers:` does
@@ -355,10 +358,17 @@ class LoopPlaces:
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
             problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
-        if code is not self.code:
+        is_beside = scope_of(code) in getattr(scope_of(self.code), "body", []) and self.code.co_name == "<module>"
+        if code is not self.code and not is_beside:
             problem = "it is in a function that the loop calls"
         name = ", ".join([model, *sorted(optimizers)])
         return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
+
+
+def _is_method(function: ast.AST, code: CodeType) -> bool:
+    """Whether a function stands in a class, so that no other one beside it can be called by its name alone."""
+    classes = (node for node in ast.walk(tree_of_file(code.co_filename)) if isinstance(node, ast.ClassDef))
+    return any(function in one.body for one in classes)
 
 
 def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:

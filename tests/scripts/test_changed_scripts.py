@@ -192,6 +192,13 @@ CASES = {
     "a name that every branch gives a value": (HEAD + BRANCHES.replace("OTHERWISE", "else"), WITH_LOSS, "cpu"),
     "a name that some branches give a value": (HEAD + BRANCHES.replace("OTHERWISE", "elif False"), WITH_LOSS, "cpu"),
     "an argument without a name": (HEAD.replace("batch_size=8)", "8, False)") + LOOP, {"data.batch_size": 16}, "cpu"),
+    "a function that the loop calls, compiled with its loss": (
+        f"{HEAD}@torch.enable_grad()\ndef fit(x, y):\n    optimizer.zero_grad()\n    output = model(x)\n"
+        "    loss = (output - y).square().mean()\n    loss.backward()\n    optimizer.step()\n    return loss\n\n\n"
+        "for x, y in loader:\n    seen.append(fit(x, y).item())\n",
+        WITH_LOSS,
+        "cpu",
+    ),
     "a script that predicts": (
         "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
         {"infer.grad": "inference_mode"},
@@ -284,6 +291,21 @@ class TestPlaces:
         path = copies("mnist", tmp_path)
         settings = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
         patched, before = changed(path, settings, device="cuda"), losses_of(path)
+        write_files(patched)
+        record_on_cpu(monkeypatch)
+        assert losses_of(path) == pytest.approx(before, rel=1e-4)
+
+    def test_a_step_in_a_function_of_the_script_is_captured_above_the_loop(self, tmp_path, monkeypatch):
+        body = PLAIN.replace("for x, y in loader:\n", "")
+        path = tmp_path / "train.py"
+        path.write_text(
+            f"import torch\ntorch.manual_seed(0)\n{HEAD}def fit(x, y):\n{body}    return loss\n\n"
+            "for epoch in range(4):\n    print(fit(numbers, 2 * numbers).item())\n"
+        )
+        patched, before = changed(path, GRAPH, device="cuda"), losses_of(path)
+        text = patched.files[str(path)].decode()
+        assert text.index("def train_step(x, y):") < text.index("def fit(x, y):\n    loss = train_step(x, y)\n")
+        assert "\n\ntrain_step = CapturedStep(train_step, model, optimizer)\n\n\nfor epoch" in text
         write_files(patched)
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
