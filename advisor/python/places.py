@@ -9,7 +9,7 @@ import itertools
 import linecache
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -350,7 +350,9 @@ class LoopPlaces:
         captured = [one for one in inside if one not in behind]
         whole = scope_of(code)
         scopes = self.loop if code is self.code else whole, whole
-        place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
+        place = _place_of_function(
+            "step", code.co_filename, captured, scopes, names, bound_in_round=bound_in(self.loop)
+        )
         owners = [call.func.value for call in _calls(captured, "step") if isinstance(call.func, ast.Attribute)]
         bound = set().union(*map(bound_in, captured))  # as `for optimizer in optimizers:` does
         known = (ast.unparse(one) for one in owners if isinstance(value_of(one, names), Optimizer))
@@ -439,13 +441,15 @@ def _place_of_function(
     scopes: tuple[ast.AST, ast.AST],
     names: Mapping[str, Any],
     *,
-    on_device: bool = False,
+    bound_in_round: Set[str] | None = None,
 ) -> Place:
     """The place of statements that could be a function, with the names that it would take and give.
 
-    ``scopes``: what is run in each round, and the whole function that it is in. ``on_device``: it would be captured.
+    ``scopes``: what is run in each round, and the whole function that it is in. ``bound_in_round``, where the function
+    would be captured: the names that get other values in each round.
     """
     scope, whole = scopes
+    on_device = bound_in_round is not None
     read, stored = dict[str, None](), dict[str, None]()
     certain = _add_names(statements, frozenset(), read, stored)
     lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
@@ -457,7 +461,7 @@ def _place_of_function(
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
-        *_problems_in(statements, on_device=on_device),
+        *_problems_in(statements, bound | (bound_in_round or set()), on_device=on_device),
         *(f"`{name}` is defined anew in each round" for name in read if name in made),
         *(f"`{name}` is carried from round to round" for name in read if name in stored),
         *(f"`{name}` gets a value in some rounds only" for name in gives if name not in certain),
@@ -468,8 +472,11 @@ def _place_of_function(
     return _at(kind, file, statements[0], statements[-1], takes=takes, gives=gives, problem=problem)
 
 
-def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator[str]:
-    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph."""
+def _problems_in(statements: Iterable[ast.stmt], bound: Set[str], *, on_device: bool) -> Iterator[str]:
+    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph.
+
+    A branch is taken in all rounds or in none if its condition only reads names that no round binds.
+    """
     nodes: Iterator[Any] = (node for one in statements for node in ast.walk(one))
     for node in nodes:
         called = name_called(node) if isinstance(node, ast.Call) else ""
@@ -479,6 +486,8 @@ def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator
         elif not on_device and called == "zero_grad":
             yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
         elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
+            if isinstance(node, ast.If) and not _differs(node.test, bound):
+                continue
             yield f"line {node.lineno} decides on the host"
         elif on_device and isinstance(node, ast.For) and names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
@@ -486,6 +495,14 @@ def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator
             yield f"line {node.lineno} calls {called or alone}() on the host"
         elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield f"line {node.lineno} assigns to an attribute, which a replay would not"
+
+
+def _differs(condition: ast.expr, bound: Set[str]) -> bool:
+    """Whether a condition may differ from round to round: it calls a function, counts, or reads a name bound there."""
+    nodes = list(ast.walk(condition))
+    return any(isinstance(node, ast.Call | ast.Subscript | ast.Mod) for node in nodes) or any(
+        ast.unparse(node) in bound for node in nodes if isinstance(node, ast.Name | ast.Attribute)
+    )
 
 
 def _add_names(

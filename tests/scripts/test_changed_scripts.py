@@ -338,11 +338,13 @@ class TestPlaces:
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
             ("for part in y.split(4):\n        loss = loss + part.mean()\n    loss.backward()", ""),
+            ("loss.backward()\n    if CLIP > 0:\n        nn.utils.clip_grad_norm_(model.parameters(), CLIP)", ""),
+            ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
             ("loss = loss.log()\n    loss.backward()", ""),
         ],
     )
     def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
-        drawn = "def drawn(y):\n    return y.split(4)\n\n"
+        drawn = "CLIP = 1.0\n\ndef drawn(y):\n    return y.split(4)\n\n"
         text, patched = written(
             f"{HEAD}{drawn}for x, y in loader:\n    optimizer.zero_grad()\n"
             f"    loss = (model(x) - y).square().mean()\n    {loss}\n    optimizer.step()\n",
