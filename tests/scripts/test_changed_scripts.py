@@ -199,6 +199,14 @@ CASES = {
         WITH_LOSS,
         "cpu",
     ),
+    "options of a loader in a dict of the script": (
+        HEAD.replace("loader = DataLoader(", "more = {'num_workers': 0}\nloader = DataLoader(").replace(
+            "batch_size=8)", "batch_size=8, **more)"
+        )
+        + LOOP,
+        {"data.num_workers": 1, "data.persistent_workers": True, "data.pin_memory": False},
+        "cpu",
+    ),
     "a script that predicts": (
         "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
         {"infer.grad": "inference_mode"},
