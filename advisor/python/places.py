@@ -305,8 +305,8 @@ class LoopPlaces:
         yield from (_at("clear", file, one) for one in _calls(block, "zero_grad"))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
         if _place_in(block, update) >= end:
-            lines = [update, *(one.line for one in updates if one.kind == "update")]
-            yield self._step(block, begin, last, max(_place_in(block, line) for line in lines), code)
+            made_at = [update, *(one.line for one in updates if one.kind == "update")]
+            yield self._step(block, begin, last, max(_place_in(block, line) for line in made_at), code)
 
     def _updates(self, block: list[ast.stmt], end: int, code: CodeType) -> Iterator[Place]:
         """A backward pass, and between it and the next one what clips its gradients and makes updates of them."""
@@ -326,9 +326,9 @@ class LoopPlaces:
         behind = [*itertools.takewhile(lambda one: not _calls([one], "backward"), block[end + 1 :])]
         found = list(updates(behind))
         owners = ", ".join(dict.fromkeys(owner for _, owner in found))
-        for one in behind:
-            if found and one.lineno < found[0][0].lineno and _calls([one], "clip_grad_norm_"):
-                yield _at("clip", file, one, name=owners)
+        for statement in behind:
+            if found and statement.lineno < found[0][0].lineno and _calls([statement], "clip_grad_norm_"):
+                yield _at("clip", file, statement, name=owners)
         yield from (_at("update", file, call, name=owner) for call, owner in found)
         yield from (_at("last update", file, call) for call, _ in found[-1:])
 
