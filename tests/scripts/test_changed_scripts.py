@@ -192,6 +192,12 @@ CASES = {
     "a name that every branch gives a value": (HEAD + BRANCHES.replace("OTHERWISE", "else"), WITH_LOSS, "cpu"),
     "a name that some branches give a value": (HEAD + BRANCHES.replace("OTHERWISE", "elif False"), WITH_LOSS, "cpu"),
     "an argument without a name": (HEAD.replace("batch_size=8)", "8, False)") + LOOP, {"data.batch_size": 16}, "cpu"),
+    "the next batch is read before the backward pass": (
+        f"{HEAD}batches = iter(loader)\nx, y = next(batches)\nfor _ in range(6):\n"
+        f"    loss = (model(x) - y).square().mean()\n    x, y = next(batches)\n    optimizer.zero_grad()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
     "a function that the loop calls, compiled with its loss": (
         f"{HEAD}@torch.enable_grad()\ndef fit(x, y):\n    optimizer.zero_grad()\n    output = model(x)\n"
         "    loss = (output - y).square().mean()\n    loss.backward()\n    optimizer.step()\n    return loss\n\n\n"
