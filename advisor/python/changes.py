@@ -246,7 +246,7 @@ class _Patch:
         scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
         problem = next((one.problem for one in passes if one.problem), "" if passes else "no backward pass was seen")
         if scales and problem:
-            raise _NotHereError(f"float16 needs a gradient scaler: {problem}")
+            raise _NotHereError(f"float16 scales the gradients, and {problem}")
         if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:

@@ -49,6 +49,8 @@ _METERS = frozenset({"update", "log", "info"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
 _SAYS = frozenset({"print", "append", "write", "info", "log"})
+_SCALED = "your own gradient scaler makes the update"
+_UNSEEN = "no call of your optimizer's step() was seen behind the backward pass"
 Line = tuple[CodeType, int]
 
 
@@ -318,7 +320,7 @@ class LoopPlaces:
                 if not call.args and isinstance(value_of(owner, names), Optimizer):  # and no scaler
                     yield call, ast.unparse(owner)
 
-        unseen = "no call of your optimizer's step() was seen behind the backward pass"
+        unseen = _SCALED if self._scales(block[end:], code) else _UNSEEN
         problem = "" if any(updates(block[end:])) else unseen
         for one in _calls(block[end : end + 1], "backward"):
             problem = "a library's function makes the backward pass" if one.args else problem
@@ -331,6 +333,11 @@ class LoopPlaces:
                 yield _at("clip", file, statement, name=owners)
         yield from (_at("update", file, call, name=owner) for call, owner in found)
         yield from (_at("last update", file, call) for call, _ in found[-1:])
+
+    def _scales(self, statements: Iterable[ast.stmt], code: CodeType) -> bool:
+        """Whether a scaler of the script's makes the update: ``scaler.step(optimizer)``."""
+        given = (call.args[0] for call in _calls(statements, "step") if call.args)
+        return any(isinstance(value_of(one, self._names_in(code)), Optimizer) for one in given)
 
     def _step(self, block: list[ast.stmt], begin: int, last: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
@@ -359,7 +366,7 @@ class LoopPlaces:
         optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
-            problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
+            problem = _SCALED if self._scales(captured, code) else "no name of the model, or of its optimizer, was seen"
         is_beside = scope_of(code) in getattr(scope_of(self.code), "body", []) and self.code.co_name == "<module>"
         if code is not self.code and not is_beside:
             problem = "it is in a function that the loop calls"
