@@ -16,7 +16,7 @@ from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
 from advisor.inlined.code import MOST_LINES, reviewable
 from advisor.python import template
-from advisor.python.edits import Edits, edited, position_of, start_of, what_it_sets
+from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
 from advisor.python.step import StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
@@ -242,12 +242,11 @@ class _Patch:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
             return
-        places, updates = self._places("forward"), self._places("update")
+        places, passes = self._places("forward"), self._places("backward")
         scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
-        if scales and not (updates and self._places("backward")):
-            raise _NotHereError(
-                "float16 needs a gradient scaler, and no call of your optimizer's step() was seen in the loop"
-            )
+        problem = next((one.problem for one in passes if one.problem), "" if passes else "no backward pass was seen")
+        if scales and problem:
+            raise _NotHereError(f"float16 scales the gradients, and {problem}")
         if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
@@ -258,15 +257,18 @@ class _Patch:
             self.files[place.file].imports.append("import torch")
         if not scales:
             return
-        for place in self._places("backward"):
-            self.files[place.file].calls[position_of(place)] = "scaler.scale({}).backward()"
+        scaler, updates = self._free_name("scaler"), self._places("update")
+        for file in dict.fromkeys(place.file for place in updates):
+            self.files[file].definitions.append(f"{scaler} = torch.amp.GradScaler({device})")
+        for place in passes:
+            self.files[place.file].calls[position_of(place)] = f"{scaler}.scale({{}}).backward({{}})"
         for place in updates:
-            edits = self.files[place.file]
-            edits.calls[position_of(place)] = "scaler.step({})"
-            edits.after[start_of(place)].append("scaler.update()")
-            edits.definitions.append(f"scaler = torch.amp.GradScaler({device})")
+            self.files[place.file].calls[position_of(place)] = f"{scaler}.step({{}})"
+        for place in self._places("last update"):
+            self.files[place.file].after[start_of(place)].append(f"{scaler}.update()")
         for place in self._places("clip"):
-            self.files[place.file].before[start_of(place)] += [f"scaler.unscale_({one.name})" for one in updates]
+            lines = [f"{scaler}.unscale_({optimizer})" for optimizer in place.name.split(", ")]
+            self.files[place.file].before[start_of(place)] += lines
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
@@ -308,11 +310,13 @@ class _Patch:
         if len(places) != 1 or not loops:
             problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
         else:
-            inside = loops[0].file == places[0].file and loops[0].line <= places[0].line <= loops[0].end_line
-            problem = places[0].problem or ("" if inside else "the forward pass is in a function that the loop calls")
+            inside = _is_within(places[0], loops[0])
+            is_method = "" if inside or self._function_around(places[0]) else "the forward pass is in another method"
+            problem = places[0].problem or is_method
         if problem:
             raise _NotHereError(f"{problem}; the model is compiled without its loss")
         piece = self.files[places[0].file].pieces[places[0]]
+        piece.above = None if inside else self._function_around(places[0])
         piece.name = self._free_name("forward_and_loss")
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
 
@@ -333,8 +337,17 @@ class _Patch:
         edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
         edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
+        edits.pieces[place].above = self._function_around(place)
         edits.pieces[place].name = self._free_name("train_step")
         edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
+    def _function_around(self, place: Place) -> Start | None:
+        """The beginning of the function that the loop calls and that this place is in; None for another place."""
+        return next((start_of(one) for one in self._places("function") if _is_within(place, one)), None)
+
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name
+
+
+def _is_within(place: Place, other: Place) -> bool:
+    return place.file == other.file and other.line <= place.line <= other.end_line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,13 @@ _COLLATES = "torch.utils.data.default_collate"  # a loader that is given no coll
 _OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _LOADER_DEFAULTS = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
 _BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
+_TORCH = matchers.Name("torch")
+_AUTOCAST = matchers.Call(
+    func=matchers.Attribute(
+        value=_TORCH | matchers.Attribute(value=_TORCH, attr=matchers.Name("amp")), attr=matchers.Name("autocast")
+    )
+)
+_NO_GRAD = matchers.Call(func=matchers.Attribute(value=_TORCH, attr=matchers.Name("no_grad")))
 _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
@@ -29,13 +37,15 @@ class Piece:
     """A change of some statements of a block: they are put under ``with``, or made a function above the loop.
 
     The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
-    function, that is called in its place.
+    function, that is called in its place. ``above`` is the function that the statements are in, where that is not the
+    loop's: the new one stands above it.
     """
 
     contexts: list[str] = field(default_factory=list)
     name: str = ""
     decorator: str = ""
     wrapped: str = ""
+    above: Start | None = None
 
 
 @dataclass(slots=True)
@@ -43,7 +53,7 @@ class Edits:
     """The changes of one file. Calls and statements are given by their places; lines are Python of this file."""
 
     arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # empty: without it
-    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method
+    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method, for its arguments
     before: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     pieces: dict[Place, Piece] = field(default_factory=lambda: defaultdict(Piece))
@@ -87,7 +97,7 @@ class _Editor(cst.CSTTransformer):
         super().__init__()
         self._edits = edits
         self._module = module
-        self._functions: list[Any] = []  # to stand above the loop
+        self._functions: dict[Start, list[Any]] = defaultdict(list)  # to stand above the loop, or a function
         self.done: set[Any] = set()
 
     def _position(self, node: cst.CSTNode) -> Position:
@@ -114,7 +124,8 @@ class _Editor(cst.CSTTransformer):
         if where not in self._edits.calls:
             return updated_node
         owner = self._code(cst.ensure_type(updated_node.func, cst.Attribute).value)
-        return cst.parse_expression(self._edits.calls[where].format(owner), self._module.config_for_parsing)
+        given = "".join(map(self._code, updated_node.args))
+        return cst.parse_expression(self._edits.calls[where].format(owner, given), self._module.config_for_parsing)
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
         """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last if needed."""
@@ -123,8 +134,8 @@ class _Editor(cst.CSTTransformer):
         if name in _OF_LOADER[: len(plain)]:
             old = plain[_OF_LOADER.index(name)]
         options = next((one for one in call.args if one.star == "**"), None)
-        if old is None and options is not None:
-            inner = self._code(options.value)
+        inner = self._code(options.value) if options else ""
+        if old is None and options is not None and self._may_hold(inner, name):
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
@@ -134,6 +145,8 @@ class _Editor(cst.CSTTransformer):
         if old is not None:
             return call.with_deep_changes(old, value=parsed)
         new = cst.ensure_type(cst.parse_expression(f"call({name}=None)"), cst.Call).args[0].with_changes(value=parsed)
+        if call.args and options is call.args[-1]:
+            return call.with_changes(args=[*call.args[:-1], new.with_changes(comma=_APART), options])
         if call.args:  # between the arguments as between the others, and at the end as it was
             *others, last = call.args
             between = others[-1].comma if others else _APART
@@ -141,6 +154,12 @@ class _Editor(cst.CSTTransformer):
             last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
             return call.with_changes(args=[*others, last, new])
         return call.with_changes(args=[new])
+
+    def _may_hold(self, options: str, name: str) -> bool:
+        """Whether ``**options`` may hold an argument: not where this file makes them and has no such word."""
+        own = options.removeprefix("{**").partition(",")[0]
+        made = re.search(rf"^\s*{re.escape(own)} *= *(dict\(|\{{)", self._module.code, re.MULTILINE)
+        return made is None or re.search(rf"\b{name}\b", self._module.code) is not None
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """A function that evaluates, without gradients."""
@@ -188,11 +207,10 @@ class _Editor(cst.CSTTransformer):
         body: list[Any] = []
         for start, row in zip(starts, rows, strict=True):
             self.done.add(start)
-            if start == self._edits.loop and row and self._functions:
+            if row and (functions := self._functions.pop(start, [])):
                 blanks = 2 if isinstance(original, cst.Module) else 1
-                body += [_behind_blanks(self._functions[0], blanks), *self._functions[1:]]
+                body += [_behind_blanks(functions[0], blanks), *functions[1:]]
                 row[0] = _behind_blanks(row[0], blanks)
-                self._functions = []
             body += [*self._lines(self._edits.before.get(start, ())), *row]
             body += self._lines(self._edits.after.get(start, ()))
         return _with_body(updated, body)
@@ -215,10 +233,11 @@ class _Editor(cst.CSTTransformer):
         body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
         head = [piece.decorator] if piece.decorator else []
         function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
-        self._functions.append(function.with_changes(body=cst.IndentedBlock(body)))
+        loop = self._edits.loop
+        self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
         if piece.wrapped:
             captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
-            self._functions.append(_behind_blanks(captured[0], 1))
+            self._functions[loop].append(_behind_blanks(captured[0], 1))
         called = f"{piece.name}({takes})"
         return self._lines([f"{gives} = {called}" if gives else called])
 
@@ -264,19 +283,44 @@ def _without(call: cst.Call, name: str) -> cst.Call:
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    Statements next to it that call nothing stay outside.
+    One of ``no_grad`` undoes nothing: it stays among its neighbours. Statements next to a ``with`` that call nothing
+    stay outside.
     """
-    for is_own, group in itertools.groupby(statements, lambda one: isinstance(one, cst.With)):
+    alone = all(isinstance(one, cst.With) for one in statements)
+
+    def may_undo(one: Any) -> bool:
+        return isinstance(one, cst.With) and (alone or not all(matchers.matches(it.item, _NO_GRAD) for it in one.items))
+
+    for is_own, group in itertools.groupby(statements, may_undo):
         inside = list(group)
         if is_own:
-            for one in inside:
-                *others, last = one.items
-                yield one.with_changes(items=[*others, last.with_changes(comma=_APART), *block.items])
+            yield from (_with_contexts(one, block) for one in inside)
         elif any(matchers.findall(one, matchers.Call()) for one in inside):
             above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
             yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
         else:
             yield from inside
+
+
+def _with_contexts(own: cst.With, block: cst.With) -> cst.With:
+    """A ``with`` of the script's with contexts added last. An autocast of its own gets the type if it may be off."""
+    items, added = list(own.items), list(block.items)
+    for at, item in enumerate(items):
+        ours = next((one for one in added if matchers.matches(one.item, _AUTOCAST)), None)
+        if ours is None or not matchers.matches(item.item, _AUTOCAST):
+            continue
+        call: Any = item.item
+        given = {one.keyword.value: one.value for one in call.args if one.keyword}
+        is_literal = matchers.matches(
+            given.get("enabled", cst.Name("True")), matchers.Name("True") | matchers.Name("False")
+        )
+        if not is_literal and not call.args[0].star:
+            typed = cst.ensure_type(ours.item, cst.Call).args[-1]
+            items[at] = item.with_changes(item=call.with_changes(args=[call.args[0].with_changes(comma=_APART), typed]))
+            added.remove(ours)
+    if added:
+        items[-1] = items[-1].with_changes(comma=_APART)
+    return own.with_changes(items=[*items, *added])
 
 
 def _behind_blanks(statement: Any, number: int) -> Any:

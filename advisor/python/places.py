@@ -22,17 +22,24 @@ from torch.utils.data import DataLoader
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python import trees
-from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines, varies
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
-# What a statement may call that only notes numbers of a step.
-_NOTES = frozenset({"item", "tolist", "numpy", "cpu", "detach", "print", "append", "float", "int", "round", "format"})
-# What a graph would not repeat, beside branches on the host.
-_HOSTS = frozenset({"item", "tolist", "numpy", "cpu", "print", "append", "write", "info", "log"})
+# What a statement may call that only notes numbers of a step; the latter where it reads one with `item()`.
+_READS = frozenset(
+    {"item", "tolist", "numpy", "cpu", "detach", "float", "int", "round", "format", "len", "size", "mean"}
+)
+_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
+_METERS = frozenset({"update", "log", "info"})
+# What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
+_HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
+_SAYS = frozenset({"print", "append", "write", "info", "log"})
+_SCALED = "your own gradient scaler makes the update"
+_UNSEEN = "no call of your optimizer's step() was seen behind the backward pass"
 
 
 def call_in_users_code() -> Place | None:
@@ -141,16 +148,25 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
                 scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
                 statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
-                if found := [one for one in statements if (one.end_lineno or 0) < line and _concerns(one, name)]:
+                before = [one for one in statements if (one.end_lineno or 0) < line]
+                if found := [one for one in before if _concerns(one, _owner_in(name))]:
                     return _at(kind, view.file, found[-1], name=name)
     return None
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The variables that hold a value, and the attributes of ``self`` that do."""
+    """The expressions for a value: variables, attributes of ``self``, and parts of the modules that these hold."""
     own = getattr(names.get("self"), "__dict__", {})
-    yield from (name for name, held in names.items() if held is value)
-    yield from (f"self.{name}" for name, held in {**own, **own.get("_modules", {})}.items() if held is value)
+    found = {**names, **{f"self.{name}": held for name, held in {**own, **own.get("_modules", {})}.items()}}
+    yield from (name for name, held in found.items() if held is value)
+    modules = {name: held for name, held in found.items() if isinstance(held, nn.Module)}
+    parts = ((name, part) for name, held in modules.items() for part, one in held.named_modules() if one is value)
+    yield from (f"{name}.{part}" for name, part in parts if all(map(str.isidentifier, part.split("."))))
+
+
+def _owner_in(name: str) -> str:
+    """The variable, or attribute of ``self``, that an expression for a part of a module begins with."""
+    return ".".join(name.split(".")[: 2 if name.startswith("self.") else 1])
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
@@ -190,7 +206,7 @@ class LoopPlaces:
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
-        made = list(_names_of(self.model, self.loop.where.names))
+        made = {_owner_in(name) for name in _names_of(self.model, self.loop.where.names)}
         loops = (one for one in trees.statements_at(statement.lineno, _body_of(own)) if isinstance(one, trees.Loop))
         whole = (one for one in loops if not any(_concerns(one, name) for name in made))
         yield _at("above", self.loop.where.file, next(whole, statement))
@@ -217,19 +233,47 @@ class LoopPlaces:
         last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
         while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
             last -= 1
-        scope = self.loop.statement if code is self.loop.where.code else whole
+        is_own = code is self.loop.where.code
+        scope = self.loop.statement if is_own else whole
+        if not is_own and isinstance(whole, trees.FUNCTIONS) and not _is_method(whole, code):
+            yield _at("function", file, whole)
         yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), names)
-        yield from (_at("backward", file, one) for one in trees.calls_of("backward", block[end : end + 1]))
+        updates = list(self._updates(block, end, code))
+        yield from updates
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
-        done = trees.place_in(block, update)
-        if done >= end:
-            yield from (_at("clip", file, one) for one in block[end:done] if trees.calls_of("clip_grad_norm_", [one]))
-            for call in trees.calls_of("step", block[done : done + 1]):
+        if trees.place_in(block, update) >= end:
+            made_at = [update, *(one.line for one in updates if one.kind == "update")]
+            yield self._step(block, begin, last, max(trees.place_in(block, line) for line in made_at), code)
+
+    def _updates(self, block: list[ast.stmt], end: int, code: CodeType) -> Iterator[Place]:
+        """A backward pass, and between it and the next one what clips its gradients and makes updates of them."""
+        file, names = code.co_filename, self._names_in(code)
+
+        def updates(statements: Iterable[ast.stmt]) -> Iterator[tuple[ast.Call, str]]:
+            for call in trees.calls_of("step", statements):
                 owner = call.func.value if isinstance(call.func, ast.Attribute) else call
-                if isinstance(trees.value_of(owner, names), Optimizer):  # and no scaler
-                    yield _at("update", file, call, name=ast.unparse(owner))
-            yield self._step(block, begin, last, done, code)
+                if not call.args and isinstance(trees.value_of(owner, names), Optimizer):  # and no scaler
+                    yield call, ast.unparse(owner)
+
+        unseen = _SCALED if self._scales(block[end:], code) else _UNSEEN
+        problem = "" if any(updates(block[end:])) else unseen
+        for one in trees.calls_of("backward", block[end : end + 1]):
+            problem = "a library's function makes the backward pass" if one.args else problem
+            yield _at("backward", file, one, problem=problem)
+        behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
+        found = list(updates(behind))
+        owners = ", ".join(dict.fromkeys(owner for _, owner in found))
+        for statement in behind:
+            if found and statement.lineno < found[0][0].lineno and trees.calls_of("clip_grad_norm_", [statement]):
+                yield _at("clip", file, statement, name=owners)
+        yield from (_at("update", file, call, name=owner) for call, owner in found)
+        yield from (_at("last update", file, call) for call, _ in found[-1:])
+
+    def _scales(self, statements: Iterable[ast.stmt], code: CodeType) -> bool:
+        """Whether a scaler of the script's makes the update: ``scaler.step(optimizer)``."""
+        given = (call.args[0] for call in trees.calls_of("step", statements) if call.args)
+        return any(isinstance(trees.value_of(one, self._names_in(code)), Optimizer) for one in given)
 
     def _step(self, block: list[ast.stmt], begin: int, last: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
@@ -245,19 +289,27 @@ class LoopPlaces:
         names, inside = self._names_in(code), block[begin : done + 1]
         behind = _only_noting(inside, block[last].end_lineno or 0)
         captured = [one for one in inside if one not in behind]
-        scopes = self.loop.statement, scope_of(code)
-        place = _place_of_function("step", code.co_filename, captured, scopes, names, on_device=True)
-        bound = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
-        owners = (call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute))
+        own, whole = self.loop.where.code, scope_of(code)
+        scopes = self.loop.statement if code is own else whole, whole
+        bound = trees.bound_in(self.loop.statement)
+        place = _place_of_function("step", code.co_filename, captured, scopes, names, bound_in_round=bound)
+        owners = [call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute)]
+        inner = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
         known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
-        optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
+        optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in inner}
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
-            problem = "no name of the model, or no call of its optimizer's step(), was seen in the loop"
-        if code is not self.loop.where.code:
+            problem = _SCALED if self._scales(captured, code) else "no name of the model, or of its optimizer, was seen"
+        if code is not own and not (whole in _body_of(own) and own.co_name == "<module>"):
             problem = "it is in a function that the loop calls"
         name = ", ".join([model, *sorted(optimizers)])
         return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
+
+
+def _is_method(function: ast.AST, code: CodeType) -> bool:
+    """Whether a function stands in a class, so that no other one beside it can be called by its name alone."""
+    classes = (node for node in ast.walk(trees.tree_of_file(code.co_filename)) if isinstance(node, ast.ClassDef))
+    return any(function in one.body for one in classes)
 
 
 def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
@@ -267,16 +319,14 @@ def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
     """
     found: list[ast.stmt] = []
     for at, one in reversed(list(enumerate(statements[:-1]))):
-        nodes = list(ast.walk(one))
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
-        plain = isinstance(one, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
-        if one.lineno <= after or not (calls and plain and {trees.name_called(call) for call in calls} <= _NOTES):
+        if one.lineno <= after or not _is_note(one):
             continue
-        lists = trees.walk([call.func for call in trees.calls_of("append", [one])])
+        nodes = list(ast.walk(one))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and trees.name_called(node) in _NOTES | _METERS]
+        kept = {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
         later = [other for other in statements[at + 1 :] if other not in found]
-        needed = (trees.bound_in(one) | trees.named(lists, ast.Load)) & trees.named(trees.walk(later), ast.Load)
-        reads = trees.named(nodes, ast.Load) | trees.named(nodes, ast.Store)
+        needed = (trees.bound_in(one) | kept) & {ast.unparse(node) for node in _names_read(later)}
+        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
         anew = reads & {name for other in later for name in trees.bound_in(other)}
         if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
@@ -285,6 +335,22 @@ def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
 
 def _body_of(code: CodeType) -> list[ast.stmt]:
     return getattr(scope_of(code), "body", [])
+
+
+def _is_note(statement: ast.stmt) -> bool:
+    """Whether a statement calls nothing but what reads a number and keeps or prints it."""
+    if isinstance(statement, ast.If):
+        return not trees.names_called(statement.test) and all(map(_is_note, [*statement.body, *statement.orelse]))
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    plain = isinstance(statement, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
+    called = trees.names_called(statement)
+    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if "item" in called else set())
+
+
+def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
+    """The names and attributes that statements read."""
+    nodes = (node for one in statements for node in ast.walk(one))
+    yield from (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
 
 
 def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[ast.stmt], int, int]:
@@ -307,13 +373,15 @@ def _place_of_function(
     scopes: tuple[ast.AST, ast.AST],
     names: Mapping[str, Any],
     *,
-    on_device: bool = False,
+    bound_in_round: set[str] | None = None,
 ) -> Place:
     """The place of statements that could be a function, with the names that it would take and give.
 
-    ``scopes``: what is run in each round, and the whole function that it is in. ``on_device``: it would be captured.
+    ``scopes``: what is run in each round, and the whole function that it is in. ``bound_in_round``, where the function
+    would be captured: the names that get other values in each round.
     """
     scope, whole = scopes
+    on_device = bound_in_round is not None
     read, stored = dict[str, None](), dict[str, None]()
     certain = _add_names(statements, frozenset(), read, stored)
     lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
@@ -325,7 +393,7 @@ def _place_of_function(
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
-        *_problems_in(statements, on_device=on_device),
+        *_problems_in(statements, bound | (bound_in_round or set()), on_device=on_device),
         *(f"`{name}` is defined anew in each round" for name in read if name in made),
         *(f"`{name}` is carried from round to round" for name in read if name in stored),
         *(f"`{name}` gets a value in some rounds only" for name in gives if name not in certain),
@@ -336,21 +404,27 @@ def _place_of_function(
     return _at(kind, file, statements[0], statements[-1], takes=takes, gives=gives, problem=problem)
 
 
-def _problems_in(statements: Iterable[ast.stmt], *, on_device: bool) -> Iterator[str]:
-    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph."""
+def _problems_in(statements: Iterable[ast.stmt], bound: set[str], *, on_device: bool) -> Iterator[str]:
+    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph.
+
+    A branch is taken in all rounds or in none if its condition only reads names that no round binds.
+    """
     node: Any
     for node in trees.walk(statements):
         called = trees.name_called(node) if isinstance(node, ast.Call) else ""
+        alone = trees.name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
         if isinstance(node, trees.LEAVES):
             yield f"line {node.lineno} leaves the statements"
         elif not on_device and called == "zero_grad":
             yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
         elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
+            if isinstance(node, ast.If) and not varies(node.test, bound):
+                continue
             yield f"line {node.lineno} decides on the host"
         elif on_device and isinstance(node, ast.For) and trees.names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
-        elif on_device and called in _HOSTS:
-            yield f"line {node.lineno} calls {called}() on the host"
+        elif on_device and (called in _HOSTS or alone in _SAYS):
+            yield f"line {node.lineno} calls {called or alone}() on the host"
         elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield f"line {node.lineno} assigns to an attribute, which a replay would not"
 

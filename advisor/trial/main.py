@@ -74,6 +74,7 @@ from advisor.trial.timed_loop import components_of, form_of_loss, resident_data,
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
+from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
 _PHASES_LIMIT_S = 0.6
@@ -119,6 +120,8 @@ def trial_main(
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
+    if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, and an earlier run of it left its folders
+        remove_made_folders()
     flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; all results have been sent.

@@ -106,6 +106,22 @@ def test_layers_that_something_else_reads_stay(build):
     assert not any(is_foldable(*pair) for pair in layers_in_a_row(model.eval()))
 
 
+def test_tracing_leaves_no_stand_in_for_a_tensor_in_the_model():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.filters, self.layer = None, nn.Linear(2, 2)
+
+        def forward(self, x):
+            self.filters = self.latest = x * 2
+            return self.layer(self.filters)
+
+    model = Keeps()
+    layers_in_a_row(nn.Sequential(model, nn.Linear(2, 2)))
+    assert model.filters is None
+    assert not hasattr(model, "latest")
+
+
 def test_parts_are_followed_where_the_whole_model_cannot_be():
     model = nn.ModuleDict({"inner": nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)), "other": DataDependent()})
     assert removable_biases(model, layers_in_a_row(model)) == [tuple(model["inner"])]

@@ -140,6 +140,22 @@ CASES = {
     "float16 scales the gradients": ("mnist", HALF, "cuda"),
     "clipped gradients are unscaled first": ("language_model", HALF, "cuda"),
     "a script with a scaler of its own gets no other": ("scaled", HALF, "cuda"),
+    "float16 scales each of several backward passes": (
+        f"{HEAD}scaler = None\nother = nn.Linear(1, 1)\nfirst = torch.optim.SGD(other.parameters(), lr=1e-4)\n"
+        "for x, y in loader:\n    loss = model(x).sum()\n    loss.backward()\n"
+        "    loss = (model(x) - y).square().mean()\n    optimizer.zero_grad()\n    loss.backward(retain_graph=True)\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n    first.step()\n"
+        "    if x.ndim:\n        output = other(x).mean()\n        output.backward()\n        first.step()\n",
+        HALF,
+        "cuda",
+    ),
+    "a backward pass by a library": (
+        f"{HEAD}class Library:\n    def backward(self, loss):\n        loss.backward()\n\nlibrary = Library()\n"
+        "for x, y in loader:\n    optimizer.zero_grad()\n    loss = model(x).mean()\n    library.backward(loss)\n"
+        "    optimizer.step()\n",
+        HALF,
+        "cuda",
+    ),
     "of a notebook, whose later cells import torch": (
         f"import os\nfor name in os.listdir('.'):\n    print(name)\n{HEAD}# %% [markdown]\n# Train\n# %%\n{LOOP}",
         {"cpu.threads": 1, "data.num_workers": 1},
@@ -160,9 +176,43 @@ CASES = {
         AUTOCAST,
         "cpu",
     ),
+    "an autocast of the script's own that is off gets the type": (
+        f"{HEAD}amp = False\nfor x, y in loader:\n    optimizer.zero_grad()\n    target = y + 1\n"
+        "    with torch.autocast('cpu', enabled=amp):\n        output = model(x)\n"
+        f"        loss = (output - target).square().mean()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
+    "a block without gradients stays within": (
+        f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    output = model(x)\n    with torch.no_grad():\n"
+        f"        # how far it is\n        seen.append(output.mean().item())\n    loss = output.mean()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
     "a name that every branch gives a value": (HEAD + BRANCHES.replace("OTHERWISE", "else"), WITH_LOSS, "cpu"),
     "a name that some branches give a value": (HEAD + BRANCHES.replace("OTHERWISE", "elif False"), WITH_LOSS, "cpu"),
     "an argument without a name": (HEAD.replace("batch_size=8)", "8, False)") + LOOP, {"data.batch_size": 16}, "cpu"),
+    "the next batch is read before the backward pass": (
+        f"{HEAD}batches = iter(loader)\nx, y = next(batches)\nfor _ in range(6):\n"
+        f"    loss = (model(x) - y).square().mean()\n    x, y = next(batches)\n    optimizer.zero_grad()\n{UPDATE}",
+        AUTOCAST,
+        "cpu",
+    ),
+    "a function that the loop calls, compiled with its loss": (
+        f"{HEAD}@torch.enable_grad()\ndef fit(x, y):\n    optimizer.zero_grad()\n    output = model(x)\n"
+        "    loss = (output - y).square().mean()\n    loss.backward()\n    optimizer.step()\n    return loss\n\n\n"
+        "for x, y in loader:\n    seen.append(fit(x, y).item())\n",
+        WITH_LOSS,
+        "cpu",
+    ),
+    "options of a loader in a dict of the script": (
+        HEAD.replace("loader = DataLoader(", "more = {'num_workers': 0}\nloader = DataLoader(").replace(
+            "batch_size=8)", "batch_size=8, **more)"
+        )
+        + LOOP,
+        {"data.num_workers": 1, "data.persistent_workers": True, "data.pin_memory": False},
+        "cpu",
+    ),
     "a script that predicts": (
         "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
         {"infer.grad": "inference_mode"},
@@ -213,6 +263,18 @@ class TestPlaces:
         assert len(patched.files) == 1
         assert "model = model.to(memory_format=torch.channels_last)" in text
 
+    def test_parts_of_a_module_are_changed_where_the_module_is_made(self, written):
+        agent = (
+            "class Agent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.actor, self.critic = nn.Linear(1, 1), nn.Linear(1, 1)\n"
+            "    def act(self, x):\n        return self.actor(x) + self.critic(x)\n\n"
+        )
+        head = HEAD.replace("model = nn.Linear(1, 1)", f"{agent}agent = Agent()").replace("model.", "agent.")
+        loop = LOOP.replace("model(x)", "agent.act(x)").replace("model.", "agent.")
+        text, _ = written(head + loop, {"compile.mode": "default"})
+        assert "agent = Agent()\n# perf-advisor: settings of agent.actor\nagent.actor.compile()\n" in text
+        assert "agent.critic.compile()\n" in text
+
     def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
         pytest.importorskip("accelerate")
         pytest.importorskip("transformers")
@@ -247,14 +309,35 @@ class TestPlaces:
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
-    def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
-        step = (
-            "optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n    losses = [loss.item()]\n"
-            "    loss.backward()\n    # so far\n    total += loss.item()\n    optimizer.step()"
+    def test_a_step_in_a_function_of_the_script_is_captured_above_the_loop(self, tmp_path, monkeypatch):
+        body = PLAIN.replace("for x, y in loader:\n", "")
+        path = tmp_path / "train.py"
+        path.write_text(
+            f"import torch\ntorch.manual_seed(0)\n{HEAD}def fit(x, y):\n{body}    return loss\n\n"
+            "for epoch in range(4):\n    print(fit(numbers, 2 * numbers).item())\n"
         )
-        script = f"{HEAD}total = 0\nfor x, y in loader:\n    {step}\n"
+        patched, before = changed(path, GRAPH, device="cuda"), losses_of(path)
+        text = patched.files[str(path)].decode()
+        assert text.index("def train_step(x, y):") < text.index("def fit(x, y):\n    loss = train_step(x, y)\n")
+        assert "\n\ntrain_step = CapturedStep(train_step, model, optimizer)\n\n\nfor epoch" in text
+        write_files(patched)
+        record_on_cpu(monkeypatch)
+        assert losses_of(path) == pytest.approx(before, rel=1e-4)
+
+    def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
+        meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
+        noted = (
+            "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
+            "    # so far\n    total += loss.item()\n"
+            "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
+        )
+        before, behind = noted.split("    # so far\n")
+        step = (
+            "    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
+            f"{before}    loss.backward()\n    # so far\n{behind}    optimizer.step()\n"
+        )
+        script = f"{HEAD}{meter}total, mean = 0, None\nfor x, y in loader:\n{step}"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
-        noted = "    losses = [loss.item()]\n    # so far\n    total += loss.item()\n"
         assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
 
@@ -269,10 +352,13 @@ class TestPlaces:
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
             ("for part in y.split(4):\n        loss = loss + part.mean()\n    loss.backward()", ""),
+            ("loss.backward()\n    if CLIP > 0:\n        nn.utils.clip_grad_norm_(model.parameters(), CLIP)", ""),
+            ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
+            ("loss = loss.log()\n    loss.backward()", ""),
         ],
     )
     def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
-        drawn = "def drawn(y):\n    return y.split(4)\n\n"
+        drawn = "CLIP = 1.0\n\ndef drawn(y):\n    return y.split(4)\n\n"
         text, patched = written(
             f"{HEAD}{drawn}for x, y in loader:\n    optimizer.zero_grad()\n"
             f"    loss = (model(x) - y).square().mean()\n    {loss}\n    optimizer.step()\n",
@@ -301,6 +387,13 @@ class TestPlaces:
         facts = dataclasses.replace(facts_of(loop), current={"compile.mode": "default"})
         text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
         assert expected in text
+
+    def test_a_captured_step_makes_the_updates_of_all_optimizers(self, written):
+        more = "bias = torch.optim.SGD([model.bias], lr=1e-4)\n"
+        update = f"{UPDATE}    bias.step()\n"
+        text, _ = written(HEAD + more + PLAIN.replace(UPDATE, update), GRAPH, device="cuda")
+        assert f"{update}    return loss\n" in text or f"{update}\ntrain_step =" in text
+        assert "train_step = CapturedStep(train_step, model, bias, optimizer)\n" in text
 
     def test_an_optimizer_whose_name_the_step_binds_is_not_captured(self, tmp_path):
         path = tmp_path / "train.py"

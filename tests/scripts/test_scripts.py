@@ -20,6 +20,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.draws import Feed
 from advisor.workloads.entrypoint import load_target
+from advisor.workloads.scripts.files import remove_made_folders, writing_aside
 from scripts.steps import batches, step_of
 
 HERE = Path(__file__).parent
@@ -263,3 +264,12 @@ class TestBadInput:
         with pytest.raises(TargetError) as error:
             load_target(TargetSpec("analysis.ipynb", str(HERE)))
         assert "advisor.tune(build)" in error.value.hint
+
+
+def test_folders_that_a_script_makes_when_it_is_run_again_are_removed(tmp_path):
+    (tmp_path / "old").mkdir()
+    with writing_aside(new_ones_too=False):
+        (tmp_path / "old" / "runs" / "1").mkdir(parents=True)
+        (tmp_path / "old" / "runs" / "1" / "training.log").write_text("of the script")
+    remove_made_folders()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "old"]

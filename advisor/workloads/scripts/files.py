@@ -73,6 +73,8 @@ _written: dict[Path, str] = {}
 _numbers = itertools.count()
 # Folders of the user's that the script removed or moved, which stay too.
 _removed: set[Path] = set()
+# Folders that the script made, with the process that did; one that is forked leaves those of its parent.
+_made: list[tuple[int, Path]] = []
 
 
 def _aside(file: Any) -> str | None:
@@ -135,7 +137,17 @@ def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **k
 
 
 def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    return None if _removed and Path(path).absolute() in _removed else function(path, *args, **kwargs)
+    if not (_removed and Path(path).absolute() in _removed):
+        function(path, *args, **kwargs)
+        if kwargs.get("dir_fd") is None:
+            _made.append((os.getpid(), Path(os.fsdecode(path)).absolute()))
+
+
+def remove_made_folders() -> None:
+    """Remove the folders that the script made in this process, such as a tracker's for its run, and their files."""
+    for process, folder in reversed(_made):
+        if process == os.getpid() and not _is_old(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_old(file: Any) -> bool:

@@ -53,7 +53,8 @@ class Watch:
         self._makes_optimizers = False
         self._predicts_since: float | None = None
         self._owners = 0
-        self._called: set[Line] = set()
+        self._called: set[Line] = set()  # since the last batch was read
+        self._called_before: set[Line] = set()  # as by a loop that reads the next batch before it goes backward
         self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
@@ -145,8 +146,8 @@ class Watch:
         if self.seen.goes_backward and not self._makes_optimizers and not self.seen.frames:
             self.seen.by_hand = self._is_in_loop(stack_from(sys._getframe(1)))
         self.seen.goes_backward = True
-        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), frozenset(self._called)))
-        self._called.clear()
+        self.seen.passes.append(Pass(lines_up(sys._getframe(2)), frozenset(self._called or self._called_before)))
+        self._called, self._called_before = set(), set()
         if args or any(value is not None and value is not False for value in kwargs.values()):
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
@@ -178,7 +179,7 @@ class Watch:
             if not self.seen.passes:  # of an earlier batch, as of a validation before the training
                 self.seen.calls.clear()
             self.seen.passes.clear()
-            self._called.clear()
+            self._called, self._called_before = set(), self._called or self._called_before
             if loader is not self.seen.loader:
                 self.seen.reads.clear()
             self.seen.reads.update(lines_up(sys._getframe(1)))
