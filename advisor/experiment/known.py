@@ -73,6 +73,14 @@ class Evidence:
     reference: TrialResult | None = None
     facts: Facts | None = None
 
+    def added_to(self, judge: Judge, settings: Settings) -> Judge:
+        """The judge with what the move of these settings has found."""
+        for of_run, result in self.runs:
+            judge = judge.with_run(of_run, result)
+        if self.turns is not None:
+            judge = judge.with_turns(settings, self.turns)
+        return replace(judge, reference=self.reference) if self.reference and self.reference.probed else judge
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -300,13 +308,7 @@ class Known:
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def _with(self, move: Move, evidence: Evidence) -> Known:
-        judge = self.judge
-        for settings, result in evidence.runs:
-            judge = judge.with_run(settings, result)
-        if evidence.turns is not None:
-            judge = judge.with_turns(move.settings, evidence.turns)
-        if evidence.reference is not None and evidence.reference.probed:
-            judge = replace(judge, reference=evidence.reference)
+        judge = evidence.added_to(self.judge, move.settings)
         done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)

@@ -27,7 +27,7 @@ from made_up import (
 )
 
 from advisor.experiment.known import Kind
-from advisor.experiment.moves import why_not
+from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import search
 from advisor.judging.judge import BASELINE
 from advisor.judging.objective import Goal
@@ -201,7 +201,7 @@ def test_a_rest_that_fails_leaves_the_best_that_was_measured():
     def speed(settings):
         return "out of memory" if settings == rest else EVERYTHING_HELPS(settings)
 
-    again = search(after, MadeUpTrials(speed))
+    again = search(after, MadeUpTrials(speed), moves)
     assert again.stack
     assert not {GRAPH.key, FUSED.key} & set(again.stack)
 
@@ -212,7 +212,7 @@ def test_what_is_accepted_joins_unless_it_makes_the_whole_slower(factor, stays):
         return EVERYTHING_HELPS(settings) * (factor if "data.batch_size" in settings else 1.0)
 
     known, _ = found_by(speed)
-    after = search(decided(known, batch_size="accepted"), MadeUpTrials(speed))
+    after = search(decided(known, batch_size="accepted"), MadeUpTrials(speed), moves)
     assert ("data.batch_size" in after.stack) is stays
 
 
