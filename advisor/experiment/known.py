@@ -235,9 +235,12 @@ class Known:
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
-        while rests := [s for s in ran if s in self._without_one(simplest) and self._does_as_well(s, best)]:
+        while True:
+            less_one = [self.plan.without(simplest, key) for key in simplest]
+            rests = [s for s in ran if s in less_one and self._does_as_well(s, best)]
+            if not rests:
+                return simplest
             simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
-        return simplest
 
     @property
     def _with_accepted(self) -> list[Settings]:
@@ -261,10 +264,6 @@ class Known:
         sure = self.may_recommend(simpler) or not (self.may_recommend(best) or self.judge.took_turns(simpler))
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
         return sure and within and self.judge.gain(best, simpler).low <= 1
-
-    def _without_one(self, settings: Settings) -> list[Settings]:
-        """The combinations that are these settings less one."""
-        return [self.plan.without(settings, key) for key in settings]
 
     # --- what a move changes --------------------------------------------------------------------------------------
 

@@ -322,7 +322,8 @@ class Session:
         settings = Settings(record.candidate.settings)
         self._steering.restart()
         self._bench.budget.restart()
-        move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
+        kind = Kind.TURNS if known.judge.took_turns(settings) else Kind.ALONE  # the figure is that of the turns
+        move = Move(kind, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)

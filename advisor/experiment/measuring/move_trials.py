@@ -86,7 +86,7 @@ class MoveTrials:
         if bench.steering.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(cost_s)
+            return budget.allows(cost_s) and not bench.is_nearly_compiled(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
         stacks = [other for other in moves(known) if other.kind is Kind.STACK]
