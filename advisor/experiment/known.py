@@ -40,9 +40,6 @@ class Kind(StrEnum):
     REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
 
 
-_INSTRUMENTS = frozenset({Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE})
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
@@ -90,7 +87,7 @@ class Known:
     ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
     rest may not have been measured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the instruments that have been used.
+    its name; ``done`` are the kinds of moves that were made.
     """
 
     plan: Plan
@@ -308,11 +305,10 @@ class Known:
 
     def _with(self, move: Move, evidence: Evidence) -> Known:
         judge = evidence.added_to(self.judge, move.settings)
-        done = self.done | (_INSTRUMENTS & {move.kind})
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
         plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=done, tried=tried)
+        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:

@@ -87,7 +87,7 @@ class MadeUpSearch(RankSearch):
             self.asked.append(f"{move.name}, in turn" if move.kind is Kind.TURNS else move.name)
         return super().measure(move, known)
 
-    def _run(self, settings, known):
+    def _run(self, settings, pair=0):
         self.left -= 1
         rate = self.rate_of(settings)
         if isinstance(rate, str):

@@ -170,8 +170,6 @@ def _options(known: Scaling) -> Iterator[Move]:
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
-    if known.facts is None:
-        return POLICY.information
     joined = known.carried.merged(beside)
     gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
     return max(gain, POLICY.information)
@@ -201,7 +199,7 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
     if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
         yield _move(POLICY.not_compiled, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
-    if not weak and known.facts is not None and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+    if not weak and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
         own = known.carried.get(BATCH) or known.facts.workload.batch_size
         yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
     if known.stack and not known.confirmed:
@@ -235,21 +233,16 @@ class RankSearch(Trials[Scaling]):
         first = _move(1.0, BASELINE, Kind.ALONE)
         known = self.publish(self._before.after(first, self.measure(first, self._before)))
         known = search(known, self, moves)
-        untried = {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}
-        if untried:
+        if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
             record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))
         return known
 
     def measure(self, move: Move, known: Scaling) -> Evidence:
         """Run the trial of a move, or as many of its turns as there is time for."""
-
-        def run(settings: Settings, pair: int = 0) -> TrialResult:
-            return self._run(settings, known)
-
         if move.kind is not Kind.TURNS:
-            return Evidence(runs=((move.settings, run(move.settings)),))
-        return in_turn(known.judge, move.settings, run, lambda *each: self._has_time(len(each), known))
+            return Evidence(runs=((move.settings, self._run(move.settings)),))
+        return in_turn(known.judge, move.settings, self._run, lambda *each: self._has_time(len(each)))
 
     def publish(self, known: Scaling) -> Scaling:
         """Post the record, and return the knowledge with the person's decisions."""
@@ -259,31 +252,33 @@ class RankSearch(Trials[Scaling]):
 
     def cost_s(self, move: Move, known: Scaling) -> float:
         """The seconds that a move is expected to take."""
-        return (_IN_TURN if move.kind is Kind.TURNS else 1) * self._once_s(known)
+        return (_IN_TURN if move.kind is Kind.TURNS else 1) * self._once_s
 
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
         if self.bench.steering.ending:
             return False
         is_last = move.kind is Kind.TURNS or known.confirmed or not known.stack
-        return self._has_time(2 if move.kind is Kind.TURNS else 1 if is_last else 3, known)
+        return self._has_time(2 if move.kind is Kind.TURNS else 1 if is_last else 3)
 
-    def _run(self, settings: Settings, known: Scaling) -> TrialResult:
-        request, stack, once_s = self.bench.request, known.carried if settings else self._one_gpu, self._once_s(known)
-        spec = self.bench.spec(known.row_of(settings).trial, stack.merged(settings))
-        limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * once_s) + (_MEETING_S if request.machines > 1 else 0.0)
+    def _run(self, settings: Settings, pair: int = 0) -> TrialResult:
+        request, before = self.bench.request, self._before
+        stack = before.carried if settings else self._one_gpu
+        spec = self.bench.spec(before.row_of(settings).trial, stack.merged(settings))
+        limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
         if strategy_of(settings) != SINGLE:
-            world = World(known.gpus // request.machines, options=request.launch, machines=request.machines)
+            world = World(before.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
         return result
 
-    def _once_s(self, known: Scaling) -> float:
+    @property
+    def _once_s(self) -> float:
         """The seconds that one trial is expected to take."""
-        return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
+        return median(self._walls) if self._walls else self.bench.expected_s(self._before.carried) + _START_S
 
-    def _has_time(self, trials: int, known: Scaling) -> bool:
+    def _has_time(self, trials: int) -> bool:
         """Whether the budget has time for this number of trials."""
-        return self.bench.budget.allows(trials * self._once_s(known))
+        return self.bench.budget.allows(trials * self._once_s)

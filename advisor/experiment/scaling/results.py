@@ -61,16 +61,15 @@ class Scaling:
 
     ``judge`` holds the runs and compares them; its baseline is the first of one GPU. ``carried`` is the one-GPU stack
     in every trial, ``left_out`` its settings that several ranks cannot have, with the reasons. ``candidates`` are the
-    strategies and options to try, and ``facts`` those of the workload on several GPUs; without facts no gain is
-    expected of any. ``same_losses``: the first losses must equal those of one GPU, since no step depends on chance or
-    on the samples beside one.
+    strategies and options to try, and ``facts`` those of the workload on several GPUs. ``same_losses``: the first
+    losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
     """
 
     gpus: int
     catalog: Catalog
     consent: Consent
     judge: Judge
-    facts: Facts | None = None
+    facts: Facts
     candidates: tuple[Candidate, ...] = ()
     carried: Settings = field(default_factory=Settings)
     left_out: Mapping[str, str] = field(default_factory=dict)
