@@ -153,13 +153,9 @@ class Known:
         result = self.judge.result(settings)
         return self.judge.numerics(settings) if result is not None and result.measured else None
 
-    def usable(self, settings: Settings) -> bool:
-        """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
-        return not self.why_unusable(settings)
-
     def may_be_usable(self, settings: Settings) -> bool:
         """Whether settings are usable, or were not tried yet."""
-        return not self.judge.has_tried(settings) or self.usable(settings)
+        return not self.judge.has_tried(settings) or not self.why_unusable(settings)
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
@@ -356,7 +352,7 @@ class Known:
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""
         gain = self.judge.gain(stack, BASELINE)
-        if not self.usable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
+        if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
             stack = BASELINE
         for settings in sorted(filter(self.may_be_stack, self.judge.runs), key=len):
             if self._is_better(settings, stack):
@@ -367,7 +363,9 @@ class Known:
     def may_be_stack(self, settings: Settings) -> bool:
         """Whether measured settings could be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
-        if settings in (BASELINE, CONTROL_SETTINGS) or not (runs and runs[-1].measured and self.usable(settings)):
+        if settings in (BASELINE, CONTROL_SETTINGS) or not (
+            runs and runs[-1].measured and not self.why_unusable(settings)
+        ):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

@@ -189,7 +189,7 @@ def turns(known: Known) -> Moves:
     stack, runs = known.to_confirm, known.judge.runs
     failed = any(runs.get(settings) and not runs[settings][-1].measured for settings in (stack, BASELINE))
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
-    if stack and not (known.pending or failed) and known.usable(stack) and open_question:
+    if stack and not (known.pending or failed) and not known.why_unusable(stack) and open_question:
         promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
         yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
 
