@@ -363,9 +363,8 @@ class Known:
     def may_be_stack(self, settings: Settings) -> bool:
         """Whether measured settings could be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
-        if settings in (BASELINE, CONTROL_SETTINGS) or not (
-            runs and runs[-1].measured and not self.why_unusable(settings)
-        ):
+        ran = bool(runs and runs[-1].measured)
+        if settings in (BASELINE, CONTROL_SETTINGS) or not ran or self.why_unusable(settings):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

@@ -246,9 +246,9 @@ class Bench:
         self.emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(self.budget.timeout_s, spec.timeout_s, 2 * expected_s)))
         self.repeats_help = again.measured and not again.disturbed
-        return (
-            result if not again.measured else min(result, again, key=lambda run: (bool(run.disturbed), -speed(run)[1]))
-        )
+        if not again.measured:
+            return result
+        return min(result, again, key=lambda run: (bool(run.disturbed), -speed(run)[1]))
 
     def _run_once(self, spec: TrialSpec) -> TrialResult:
         budget, self._stepping_since = self.budget, None
