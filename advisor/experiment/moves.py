@@ -110,7 +110,7 @@ def changes(known: Known) -> Moves:
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The gain that a candidate usually has, or had alone; 1 while it is not its turn, or where it failed alone."""
+    """The usual gain of a candidate, corrected by its trials alone and with others; 1 while it is not its turn."""
     if known.plan.consent.accepts(candidate.recipe, candidate.value):
         return POLICY.stack_gain
     was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
@@ -122,7 +122,9 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if not known.judge.measured_runs(alone) or known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     comparison = known.judge.compare(alone)
-    return max(usual, comparison.ci_low) if comparison.verdict is Verdict.FASTER else usual
+    if comparison.verdict is Verdict.FASTER:
+        return max(usual, comparison.ci_low)
+    return 1 + (usual - 1) * POLICY.unclear
 
 
 def _usual_gain(known: Known, candidate: Candidate) -> float:

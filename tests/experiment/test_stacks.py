@@ -212,7 +212,7 @@ def test_half_precision_that_launches_hide_is_judged_compiled(seen_late):
             Settings(BF16.settings), trials.run(Settings(BF16.settings))
         )
         known = replace(known, judge=judge, stack=compiled)
-    known = search(known, trials)
+    known = search(known, trials, moves)
     assert {BF16.key, COMPILED.key} <= set(known.found)
     assert seen_late or trials.settings_of(Kind.STACK) == [Settings(BF16.settings), together(BF16, COMPILED)]
 
