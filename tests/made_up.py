@@ -12,6 +12,7 @@ from facts import gpu_facts
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.moves import moves
 from advisor.experiment.plan import Plan
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
@@ -178,7 +179,7 @@ def found_by(
 ) -> tuple[Known, MadeUpTrials]:
     """The end of a search on a made-up workload, and the trials that it used."""
     trials = MadeUpTrials(speed, budget_s, most=most)
-    return search(known_of(facts, **options), trials), trials
+    return search(known_of(facts, **options), trials, moves), trials
 
 
 def together(*candidates):

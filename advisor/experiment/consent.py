@@ -74,18 +74,18 @@ class Consent:
         return value is None or self.values.get(recipe, value) == value
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
-        """Whether a candidate changes results more than allowed, as declared or as measured, even if it is accepted."""
+        """Whether a candidate changes results more than allowed, even if it is accepted.
+
+        By its declaration, and by its score or else as measured.
+        """
         declared = self._needs_word(candidate.recipe, candidate.value)
-        return declared or (measured is not None and exceeds(measured, self.allow))
+        if declared or measured is None:
+            return declared
+        if measured.score is not None:
+            return bool(measured.score.problem)
+        return Numerics.worst(measured.declared, measured.decisive).exceeds(self.allow)
 
     def _needs_word(self, recipe: str, value: Value) -> bool:
         """Whether only the person permits what a recipe declares: no score tells how a larger batch is to be given."""
         declared = self.catalog[recipe].numerics_of(value, self.mode)
         return declared.exceeds(self.allow) and not (self.by_score and recipe != BATCH_SIZE)
-
-
-def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
-    """Whether settings change more than is allowed: by their score, else by their declaration or as measured."""
-    if numerics.score is not None:
-        return bool(numerics.score.problem)
-    return Numerics.worst(numerics.declared, numerics.decisive).exceeds(allow)

@@ -40,9 +40,6 @@ class Kind(StrEnum):
     REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
 
 
-_INSTRUMENTS = frozenset({Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE})
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
@@ -73,6 +70,14 @@ class Evidence:
     reference: TrialResult | None = None
     facts: Facts | None = None
 
+    def added_to(self, judge: Judge, settings: Settings) -> Judge:
+        """The judge with what the move of these settings has found."""
+        for of_run, result in self.runs:
+            judge = judge.with_run(of_run, result)
+        if self.turns is not None:
+            judge = judge.with_turns(settings, self.turns)
+        return replace(judge, reference=self.reference) if self.reference and self.reference.probed else judge
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -82,7 +87,7 @@ class Known:
     ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
     rest may not have been measured. ``found`` is the one that is reported and exported.
     ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the instruments that have been used.
+    its name; ``done`` are the kinds of moves that were made.
     """
 
     plan: Plan
@@ -148,13 +153,9 @@ class Known:
         result = self.judge.result(settings)
         return self.judge.numerics(settings) if result is not None and result.measured else None
 
-    def usable(self, settings: Settings) -> bool:
-        """Whether settings ran, fit the memory limit, and change results no more than is allowed or consented to."""
-        return not self.why_unusable(settings)
-
     def may_be_usable(self, settings: Settings) -> bool:
         """Whether settings are usable, or were not tried yet."""
-        return not self.judge.has_tried(settings) or self.usable(settings)
+        return not self.judge.has_tried(settings) or not self.why_unusable(settings)
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
@@ -227,9 +228,12 @@ class Known:
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
-        while rests := [s for s in ran if s in self._without_one(simplest) and self._does_as_well(s, best)]:
+        while True:
+            less_one = [self.plan.without(simplest, key) for key in simplest]
+            rests = [s for s in ran if s in less_one and self._does_as_well(s, best)]
+            if not rests:
+                return simplest
             simplest = max(rests, key=lambda s: (not compiles(s), self.judge.gain(s, BASELINE).ratio))
-        return simplest
 
     @property
     def _with_accepted(self) -> list[Settings]:
@@ -253,10 +257,6 @@ class Known:
         sure = self.may_recommend(simpler) or not (self.may_recommend(best) or self.judge.took_turns(simpler))
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
         return sure and within and self.judge.gain(best, simpler).low <= 1
-
-    def _without_one(self, settings: Settings) -> list[Settings]:
-        """The combinations that are these settings less one."""
-        return [self.plan.without(settings, key) for key in settings]
 
     # --- what a move changes --------------------------------------------------------------------------------------
 
@@ -300,18 +300,11 @@ class Known:
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def _with(self, move: Move, evidence: Evidence) -> Known:
-        judge = self.judge
-        for settings, result in evidence.runs:
-            judge = judge.with_run(settings, result)
-        if evidence.turns is not None:
-            judge = judge.with_turns(move.settings, evidence.turns)
-        if evidence.reference is not None and evidence.reference.probed:
-            judge = replace(judge, reference=evidence.reference)
-        done = self.done | (_INSTRUMENTS & {move.kind})
+        judge = evidence.added_to(self.judge, move.settings)
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
         unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
         plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=done, tried=tried)
+        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -359,7 +352,7 @@ class Known:
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""
         gain = self.judge.gain(stack, BASELINE)
-        if not self.usable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
+        if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
             stack = BASELINE
         for settings in sorted(filter(self.may_be_stack, self.judge.runs), key=len):
             if self._is_better(settings, stack):
@@ -370,7 +363,8 @@ class Known:
     def may_be_stack(self, settings: Settings) -> bool:
         """Whether measured settings could be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
-        if settings in (BASELINE, CONTROL_SETTINGS) or not (runs and runs[-1].measured and self.usable(settings)):
+        ran = bool(runs and runs[-1].measured)
+        if settings in (BASELINE, CONTROL_SETTINGS) or not ran or self.why_unusable(settings):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

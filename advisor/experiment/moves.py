@@ -18,7 +18,7 @@ from advisor.records import Candidate, Cause, Outcome, Verdict
 @functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
-    kinds = (disagreements, whole_stacks, instruments, drops, swaps, adds, singles, repeats, turns)
+    kinds = (disagreements, whole_stacks, instruments, drops, changes, singles, repeats, turns)
     found = (move for kind in kinds for move in kind(known))
     return tuple(move for move in found if not _compiles_in_vain(known, move.settings))
 
@@ -85,34 +85,27 @@ def drops(known: Known) -> Moves:
             yield Move(Kind.DROP, rest, gain, name, whole)
 
 
-def swaps(known: Known) -> Moves:
-    """Replace a value of the stack by another of the same setting."""
-    for candidate in known.plan.candidates:
-        rest = known.stack.without(candidate.key)
-        settings, ladder = rest.merged(candidate.settings), known.plan.recipe(candidate).ladder
-        if known.stack.get(candidate.key, candidate.value) == candidate.value or known.judge.has_tried(settings):
-            continue
-        gain = max(_usual_gain(known, candidate), POLICY.proof if ladder else 1.0)
-        possible = known.plan.may_stack(candidate) and known.plan.fits(candidate, rest)
-        if possible and gain > POLICY.least_gain:
-            yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
-
-
-def adds(known: Known) -> Moves:
-    """Moves that add one setting to the stack. Those that the person accepted come first."""
+def changes(known: Known) -> Moves:
+    """Moves that add one setting to the stack, or exchange one of its values; those that the person accepted first."""
     plan, stack = known.plan, known.stack
     company = plan.partnered(stack) if stack else []
     members = [c for c in plan.candidates if stack.get(c.key) == c.value]
     for candidate in (*plan.candidates, *company):
-        settings = stack.merged(candidate.settings)
-        if candidate.key in stack or known.judge.has_tried(settings) or not plan.may_stack(candidate):
+        rest = stack.without(candidate.key)
+        settings = rest.merged(candidate.settings)
+        if settings == stack or known.judge.has_tried(settings):
             continue
-        # A setting of the stack that has no effect beside it would be replaced.
-        if not (plan.fits(candidate, stack) and all(plan.applies(member, settings) for member in members)):
+        if not (plan.may_stack(candidate) and plan.fits(candidate, rest)):
             continue
-        gain = _gain_on_top(known, candidate)
+        kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
+        if candidate.key in stack:
+            kind, least = Kind.SWAP, POLICY.proof if plan.recipe(candidate).ladder else 1.0
+            gain = max(_usual_gain(known, candidate), least)
+        elif all(plan.applies(member, settings) for member in members):
+            gain = _gain_on_top(known, candidate)
+        else:
+            continue  # a setting of the stack would have no effect beside it
         if gain > POLICY.least_gain:
-            kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
             yield Move(kind, settings, gain, name, stack, candidate)
 
 
@@ -198,7 +191,7 @@ def turns(known: Known) -> Moves:
     stack, runs = known.to_confirm, known.judge.runs
     failed = any(runs.get(settings) and not runs[settings][-1].measured for settings in (stack, BASELINE))
     open_question = not known.judge.took_turns(stack) or known.undecided(stack)
-    if stack and not (known.pending or failed) and known.usable(stack) and open_question:
+    if stack and not (known.pending or failed) and not known.why_unusable(stack) and open_question:
         promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
         yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
 

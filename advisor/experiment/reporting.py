@@ -112,7 +112,7 @@ class Reporter:
         # The effect of each new combination of settings: a choice between time and memory.
         for settings in judge.runs:
             result = judge.result(settings)
-            if settings in self.state.combinations or len(settings) < 2 or not known.usable(settings):
+            if settings in self.state.combinations or len(settings) < 2 or known.why_unusable(settings):
                 continue
             if result is not None and (peak_bytes := result.peak_reserved_bytes) is not None:
                 point = records.Combination(str(settings), dict(settings), judge.compare(settings), peak_bytes)

@@ -10,27 +10,36 @@ The names on this page:
   time for it, and what the person has decided meanwhile.
 
 Retrying, resuming, following a decision and a longer budget run this loop from another ``known``. The search over
-several GPUs (``scaling/``) has a loop of the same form.
+several GPUs (``scaling/``) runs it with what is known, moves and trials of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, Self, TypeVar
 
-from advisor.experiment.known import Evidence, Known, Move
-from advisor.experiment.moves import moves
+from advisor.experiment.known import Evidence, Move
 
 
-def search(known: Known, trials: Trials) -> Known:
+class Knowledge(Protocol):
+    """What is known at one moment."""
+
+    def after(self, move: Move, evidence: Evidence | None, /) -> Self:
+        """The knowledge after a move."""
+
+
+KnownT = TypeVar("KnownT", bound=Knowledge)
+
+
+def search(known: KnownT, trials: Trials[KnownT], moves: Callable[[KnownT], Iterable[Move]]) -> KnownT:
     """Measure the best move until none is affordable, and return what is known then."""
     while move := next(iter(rank(moves(known), known, trials)), None):
         known = trials.publish(known.after(move, trials.measure(move, known)))
     return known
 
 
-def rank(possible: Iterable[Move], known: Known, trials: Trials) -> list[Move]:
+def rank(possible: Iterable[Move], known: KnownT, trials: Trials[KnownT]) -> list[Move]:
     """The affordable moves by expected gain (as a logarithm) per second, after those that come first."""
 
     def worth(move: Move) -> tuple[bool, float]:
@@ -39,20 +48,21 @@ def rank(possible: Iterable[Move], known: Known, trials: Trials) -> list[Move]:
     return sorted((move for move in possible if trials.affords(move, known)), key=worth, reverse=True)
 
 
-class Trials(Protocol):
+class Trials(Protocol[KnownT]):
     """The search's interface to the world."""
 
-    def measure(self, move: Move, known: Known, /) -> Evidence | None:
+    def measure(self, move: Move, known: KnownT, /) -> Evidence | None:
         """Measure a move. Raises SessionCancelledError if the person ends the session during it."""
 
-    def cost_s(self, move: Move, known: Known, /) -> float:
+    def cost_s(self, move: Move, known: KnownT, /) -> float:
         """The seconds that a move is expected to take."""
 
-    def affords(self, move: Move, known: Known, /) -> bool:
+    def affords(self, move: Move, known: KnownT, /) -> bool:
         """Whether a move is wanted, and there is time for it and for confirming the stack after it."""
 
     def comes_first(self, move: Move, /) -> bool:
         """Whether a move promises so much that it comes before all others."""
+        return False
 
-    def publish(self, known: Known, /) -> Known:
+    def publish(self, known: KnownT, /) -> KnownT:
         """Post the events for new knowledge. Return it with the person's decisions since the last call."""

@@ -18,6 +18,7 @@ from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.scoring import baseline_score
 from advisor.experiment.measuring.verification import verify
+from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
 from advisor.experiment.past.sameness import check_same_machine
@@ -222,7 +223,7 @@ class Session:
         random = known.judge.spread.random
         before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
         scaling = RankSearch(self._bench, before, known.found, self._reporter.consented).run()
-        if scaling.judge is not None and not (one := scaling.judge.baseline).measured:
+        if not (one := scaling.judge.baseline).measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
 
     def _announce(self) -> None:
@@ -285,7 +286,7 @@ class Session:
         """Search from a state under the person's decisions."""
         self._follows_decisions = False
         self._trials.wanted = wanted
-        search(known, self._trials)
+        search(known, self._trials, moves)
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
@@ -321,7 +322,8 @@ class Session:
         settings = Settings(record.candidate.settings)
         self._steering.restart()
         self._bench.budget.restart()
-        move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
+        kind = Kind.TURNS if known.judge.took_turns(settings) else Kind.ALONE  # the figure is that of the turns
+        move = Move(kind, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._trials.measure(move, known)

@@ -212,18 +212,18 @@ class Judge:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
-    def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
-        """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
-        turns = self.in_turn.get(Settings(settings))
-        return turns.speeds[0] if turns else mean_speed(self._undisturbed_runs(settings))
+    def speeds(self, settings: Mapping[str, Value]) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Milliseconds per step and samples per second of measured settings, and of the baseline beside them.
 
-    def baseline_speed_beside(self, settings: Mapping[str, Value]) -> tuple[float, float]:
-        """Milliseconds per step and samples per second of the baseline, as timed in turn with these settings if it was.
-
-        The speed-up of the settings is the ratio of their samples per second to these.
+        The speed-up of the settings is the ratio of their samples per second. Of turns, where there were any.
         """
-        turns = self.in_turn.get(Settings(settings))
-        return turns.speeds[1] if turns else mean_speed(self.baseline_runs)
+        if turns := self.in_turn.get(Settings(settings)):
+            return turns.speeds
+        return mean_speed(self._undisturbed_runs(settings)), mean_speed(self.baseline_runs)
+
+    def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
+        """Milliseconds per step and samples per second of settings that were measured."""
+        return self.speeds(settings)[0]
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[s
     key = Settings(settings)
     result = judge.result(key) if key else judge.baseline_record().result
     assert result is not None, "the stack was measured"
-    step_ms, rate = judge.baseline_speed_beside(key) if result.measured else (None, None)
+    step_ms, rate = judge.speeds(key)[1] if result.measured else (None, None)
     runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
     phases = next((run.phases for run in reversed(runs) if run.phases), {})
     return StackRecord(
@@ -64,8 +64,8 @@ def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: Tri
     """
     if not settings:
         return 0
-    step_ms, rate = judge.speed(settings)
-    steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_speed_beside(settings)[1]
+    (step_ms, rate), (_, baseline_rate) = judge.speeds(settings)
+    steps_like_baseline_s = step_ms / 1e3 * rate / baseline_rate
     extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
     return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
 

@@ -118,19 +118,17 @@ TOOK = {
 }
 
 
-@pytest.mark.parametrize(("operations", "shapes", "seconds"), TOOK.values(), ids=TOOK)
-def test_the_guess_is_within_a_fifth_of_what_it_took(operations, shapes, seconds):
-    facts = replace(gpu_facts(parameter_shapes=shapes), operations=operations)
-    assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.2)
-
-
 # The same on two cores of an AMD EPYC, torch 2.14, of a first step that was compiled with its loss.
 TOOK_ON_CPU = {"GPT, 4 blocks": (208, 9, 49), "MLP-Mixer, 6 blocks": (162, 10, 57), "U-Net, 3 levels": (37, 15, 56)}
 
 
-@pytest.mark.parametrize(("operations", "shapes", "seconds"), TOOK_ON_CPU.values(), ids=TOOK_ON_CPU)
-def test_on_a_cpu_it_takes_longer(operations, shapes, seconds):
-    facts = replace(cpu_facts(parameter_shapes=shapes), operations=operations)
+@pytest.mark.parametrize(
+    ("on", "operations", "shapes", "seconds"),
+    [(on, *took) for on, table in ((gpu_facts, TOOK), (cpu_facts, TOOK_ON_CPU)) for took in table.values()],
+    ids=[*TOOK, *TOOK_ON_CPU],
+)
+def test_the_guess_is_within_a_fifth_of_what_it_took(on, operations, shapes, seconds):
+    facts = replace(on(parameter_shapes=shapes), operations=operations)
     assert expected_compile_s(facts) == pytest.approx(seconds, rel=0.2)
 
 

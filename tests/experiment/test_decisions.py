@@ -218,6 +218,14 @@ def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
     assert started(finished.told[since:]) == []
 
 
+def test_what_took_turns_takes_them_again_when_it_is_tried_again(tmp_path):
+    run = session_of(tmp_path, only=("first",)).run()
+    assert run.state.stack.confirmed
+    since = len(run.told)
+    run.session.retry("first=true")
+    assert started(run.told[since:]) == ["stack, confirmed"]
+
+
 # --- decisions ------------------------------------------------------------------------------------------------
 
 

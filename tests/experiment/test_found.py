@@ -187,7 +187,9 @@ def test_a_batch_size_is_in_the_stack_only_where_that_is_wanted(mode):
     assert known.plan.consent.needs_consent(batch)
     allowed, _ = found_by(bigger_is_faster, gpu_facts(mode=mode), allow=Numerics.CHANGED)
     assert allowed.found["data.batch_size"] >= 128
-    accepted = search(decided(known, values={"batch_size": 64}, batch_size="accepted"), MadeUpTrials(bigger_is_faster))
+    accepted = search(
+        decided(known, values={"batch_size": 64}, batch_size="accepted"), MadeUpTrials(bigger_is_faster), moves
+    )
     assert accepted.found["data.batch_size"] == 64
 
 
@@ -253,5 +255,5 @@ def test_what_added_nothing_joins_once_it_is_accepted():
     speed = product(autocast=1.5, channels_last=1.3, step_graph=1.3)
     known, _ = found_by(speed, only=("autocast", "channels_last", "step_graph", "cudnn_benchmark"))
     assert known.dropped[CUDNN.key]
-    after = search(decided(known, cudnn_benchmark="accepted"), MadeUpTrials(speed))
+    after = search(decided(known, cudnn_benchmark="accepted"), MadeUpTrials(speed), moves)
     assert after.found == together(BF16, LAST, GRAPH, CUDNN)

@@ -8,7 +8,7 @@ from made_up import BF16, FUSED, GRAPH, LAST, WORKERS, failed, found_by, known_o
 
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Move
-from advisor.experiment.moves import adds, drops, is_next_rung, singles, why_not
+from advisor.experiment.moves import changes, drops, is_next_rung, singles, why_not
 from advisor.judging.judge import BASELINE
 from advisor.judging.objective import Goal
 from advisor.recipe.settings import Settings
@@ -83,7 +83,7 @@ def test_what_a_faster_step_waits_for_stays_as_long_as_it_was():
 def test_workers_that_only_a_faster_step_needs_are_tried_on_the_stack_at_once(speedup, at_once):
     known = fed(5.0)
     known = replace(known, judge=known.judge.with_run(PAIR, result_at(speedup)), stack=PAIR)
-    added = [move for move in adds(known) if move.settings.get(WORKERS.key)]
+    added = [move for move in changes(known) if move.settings.get(WORKERS.key)]
     assert bool(added) is at_once
     alone = [move for move in singles(known) if move.settings.get(WORKERS.key)]
     assert alone, "its own figure is wanted too"

@@ -93,9 +93,7 @@ def apart_from_the_baseline(judge):
 def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
     told, before = told_by(ALONE_RUN, WHOLE_STACK, CONTROL, PROFILE, IN_TURN)
     after = resumed(told).judge
-    assert {key: runs for key, runs in after.runs.items() if key} == {
-        k: runs for k, runs in before.judge.runs.items() if k
-    }
+    assert apart_from_the_baseline(after) == apart_from_the_baseline(before.judge)
     assert after.runs[BASELINE] == (*before.judge.runs[BASELINE], beginning(10.3).judge.baseline)
     assert after.baseline.blocks == before.judge.baseline.blocks
     assert after.controls == before.judge.controls
@@ -122,14 +120,6 @@ def test_a_good_control_is_not_replaced_by_a_repeat_that_crashed():
     after = resumed(told)
     assert [run.measured for run in after.judge.controls] == [True, False]
     assert Kind.CONTROL in after.done
-
-
-def test_the_best_stack_is_the_stack_again():
-    told, before = told_by(ALONE_RUN, WHOLE_STACK)
-    after = resumed(told)
-    assert after.stack == before.stack == STACK
-    assert not after.pending
-    assert after.judge.compare(STACK).speedup == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_taken_up():
@@ -180,12 +170,6 @@ def test_instruments_that_were_used_need_not_be_used_again(steps, done):
     after = resumed(told)
     assert after.done == before.done == done
     assert done.isdisjoint(move.kind for move in moves(after))
-
-
-def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
-    told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), WHOLE_STACK)
-    after = resumed(told, fused_optimizer=Decision.REJECTED)
-    assert after.stack == ALONE
 
 
 def test_a_second_resumption_knows_all():

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
+from advisor.experiment.known import Kind
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
-from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
+from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, strategy_of
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
@@ -78,15 +79,15 @@ class MadeUpSearch(RankSearch):
         self.left = trials
         self.asked = []
 
-    def _affords(self, move):
-        return self.left >= len(move.trials)
+    def affords(self, move, known):
+        return self.left >= (4 if move.kind is Kind.TURNS else 1)
 
-    def _measure(self, move):
+    def measure(self, move, known):
         if move.settings:
-            self.asked.append(f"{name_of(move.settings)}, in turn" if move.in_turn else name_of(move.settings))
-        super()._measure(move)
+            self.asked.append(f"{move.name}, in turn" if move.kind is Kind.TURNS else move.name)
+        return super().measure(move, known)
 
-    def _run(self, settings):
+    def _run(self, settings, pair=0):
         self.left -= 1
         rate = self.rate_of(settings)
         if isinstance(rate, str):
@@ -99,6 +100,7 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
         gpus=GPUS,
         catalog=CATALOG,
         consent=Consent(CATALOG, Mode.TRAIN, allow),
+        judge=judge_of_nothing(CATALOG),
         facts=facts(**workload),
         candidates=tuple(
             candidate

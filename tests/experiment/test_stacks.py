@@ -28,6 +28,7 @@ from made_up import (
 )
 
 from advisor.experiment.known import Evidence, Kind
+from advisor.experiment.moves import moves
 from advisor.experiment.search import search
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.recipe.settings import Settings
@@ -164,7 +165,7 @@ def test_a_stack_that_the_reference_refutes_gives_way_to_a_simpler_form():
     trials = Exact(speed)
     judge = known_of(allow=Numerics.CLOSE).judge
     baseline = replace(judge.baseline, losses=(1.0, 0.9), outputs=(1.0, 1.0))
-    known = search(replace(known_of(allow=Numerics.CLOSE), judge=replace(judge, baseline=baseline)), trials)
+    known = search(replace(known_of(allow=Numerics.CLOSE), judge=replace(judge, baseline=baseline)), trials, moves)
     assert trials.settings_of(Kind.STACK)[0] == PLAIN
     assert known.stack == WHOLE.without(BF16.key)
 
@@ -183,7 +184,7 @@ def test_noise_of_dropout_makes_a_stack_usable_after_all():
             return evidence
 
     trials = Random(speed)
-    known = search(known_of(), trials)
+    known = search(known_of(), trials, moves)
     assert known.stack == WHOLE
     assert trials.settings_of(Kind.STACK) == [PLAIN, WHOLE]
 
@@ -211,7 +212,7 @@ def test_half_precision_that_launches_hide_is_judged_compiled(seen_late):
             Settings(BF16.settings), trials.run(Settings(BF16.settings))
         )
         known = replace(known, judge=judge, stack=compiled)
-    known = search(known, trials)
+    known = search(known, trials, moves)
     assert {BF16.key, COMPILED.key} <= set(known.found)
     assert seen_late or trials.settings_of(Kind.STACK) == [Settings(BF16.settings), together(BF16, COMPILED)]
 
@@ -234,7 +235,7 @@ def test_one_more_draw_of_the_random_numbers_is_seen_before_a_stack_is_refused(l
     trials = Dropout(
         lambda settings: replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, loss if settings else 0.9))
     )
-    known = search(known_of(allow=Numerics.CLOSE), trials)
+    known = search(known_of(allow=Numerics.CLOSE), trials, moves)
     assert (set(PLAIN) <= set(known.stack)) is usable
 
 

@@ -13,6 +13,7 @@ from advisor.experiment.control import ENDED, SKIPPED, Steering
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
+from advisor.judging.runs import speed
 from advisor.process.stacks import last_stack
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
@@ -200,6 +201,13 @@ class Bench:
             return False
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
+    def is_nearly_compiled(self, within_s: float) -> bool:
+        """Whether what compiles beside is expected to be done before this time is over, and a budget remains for it."""
+        if self.has_compiled_beside() or self.compiling is None:
+            return False
+        left_s = self.budget.expected_s(self.compiling) - self.compiling_s
+        return 0 < left_s < within_s and self.budget.allows(left_s + self.expected_s({}), reserve_s=within_s)
+
     @property
     def compiling_s(self) -> float:
         """The seconds since the latest compilation beside the trials began."""
@@ -238,7 +246,9 @@ class Bench:
         self.emit(events.Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(replace(spec, timeout_s=min(self.budget.timeout_s, spec.timeout_s, 2 * expected_s)))
         self.repeats_help = again.measured and not again.disturbed
-        return result if not again.measured else min(result, again, key=_unreliability)
+        if not again.measured:
+            return result
+        return min(result, again, key=lambda run: (bool(run.disturbed), -speed(run)[1]))
 
     def _run_once(self, spec: TrialSpec) -> TrialResult:
         budget, self._stepping_since = self.budget, None
@@ -348,7 +358,3 @@ class Bench:
                 self.inspected = message
             case Profiled():
                 self.profiled = message
-
-
-def _unreliability(result: TrialResult) -> tuple[bool, float]:
-    return bool(result.disturbed), median(block.seconds / block.samples for block in result.blocks)

@@ -132,7 +132,8 @@ class Budget:
     def expected_s(self, settings: Settings) -> float:
         """The expected duration of the next trial, in seconds."""
         guess_s = 2 * self.measure_s + 1 if self.baseline_s is None else self.baseline_s
-        near = [(_distance(one, settings), seconds) for one, seconds in self._walls]
+        # By the number of settings whose values differ.
+        near = [(len({key for key, _ in one.items() ^ settings.items()}), seconds) for one, seconds in self._walls]
         if all(one for one, _ in self._walls):
             near.append((len(settings), guess_s))
         # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
@@ -146,11 +147,6 @@ class Budget:
             return max(expected_s, cold_s)
         _, *again = self._compiled[self._catalog.compiled_code(settings)]
         return max(expected_s, cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s))
-
-
-def _distance(one: Settings, other: Settings) -> int:
-    """The number of settings whose values differ."""
-    return len({key for key, _ in one.items() ^ other.items()})
 
 
 # By least squares over eleven models in training on an H200's host (16 cores of a Xeon), torch 2.11, compiled as one

@@ -15,7 +15,8 @@ from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.stacks import compiled_next
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
-from advisor.records import TrialKind, TrialSpec, Value
+from advisor.recipe.settings import Settings
+from advisor.records import TrialKind, TrialResult, TrialSpec, Value
 
 # The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
 # Measured on an H200's host: 4.4 s for ResNet-50 (178 operations), 6.6 s for Whisper (518), over 8.7 s for T5-small
@@ -85,7 +86,7 @@ class MoveTrials:
         if bench.steering.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(cost_s)
+            return budget.allows(cost_s) and not bench.is_nearly_compiled(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
         stacks = [other for other in moves(known) if other.kind is Kind.STACK]
@@ -150,7 +151,7 @@ class MoveTrials:
                     if may_be_side_by_side(known, move.settings):
                         evidence = side_by_side(self.bench, move.settings)
                     else:
-                        evidence = in_turn(self.bench, known, move.settings)
+                        evidence = in_turn(known.judge, move.settings, self._turn, self._has_time)
             case Kind.STACK if not self._is_compiled(move, known):
                 return None
             case _:
@@ -199,6 +200,13 @@ class MoveTrials:
         else:
             limit_s = min(spec.timeout_s - self.reserve_s(known), _GIVEN_UP_AFTER * self.cost_s(move, known))
         return replace(spec, timeout_s=max(1.0, limit_s))
+
+    def _turn(self, settings: Settings, pair: int) -> TrialResult:
+        name = "stack, confirmed" if settings else "baseline, beside the stack"
+        return self.bench.run(replace(self.bench.spec(name, settings), times_phases=bool(settings) and not pair))
+
+    def _has_time(self, *combinations: Settings) -> bool:
+        return self.bench.budget.allows(sum(map(self.bench.expected_s, combinations)))
 
     def _profile(self, known: Known) -> Evidence:
         """The baseline with the instrumented pass behind it: the facts with its profile, and one more run.

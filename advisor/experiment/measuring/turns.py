@@ -5,13 +5,14 @@ also show how much two of them differ, and none takes memory of the device that 
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from advisor.experiment.events import TrialStarted
 from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import Bench
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
 from advisor.records import Block, BlockDone, Outcome, TrialKind, TrialResult
@@ -51,30 +52,29 @@ def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
     return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s) if live else pair_s
 
 
-def in_turn(bench: Bench, known: Known, settings: Settings) -> Evidence:
-    """Trials of the settings and the baseline in turn, A B B A, as many as the budget allows.
+def in_turn(
+    judge: Judge, settings: Settings, run: Callable[[Settings, int], TrialResult], has_time: Callable[..., bool]
+) -> Evidence:
+    """Trials of the settings and the baseline in turn, A B B A, as many as there is time for.
 
-    What was run counts also when one of them fails.
+    ``run`` makes one trial, of a numbered pair; ``has_time`` tells whether there is time for a trial of each of these
+    settings. What was run counts also when one of them fails.
     """
     runs: list[tuple[Settings, TrialResult]] = []
-    budget = bench.budget
     for pair in range(MOST_PAIRS_IN_TURN):
-        order = (settings, BASELINE) if pair % 2 == 0 else (BASELINE, settings)
-        for values in order:
-            name = "stack, confirmed" if values else "baseline, beside the stack"
-            result = bench.run(replace(bench.spec(name, values), times_phases=bool(values) and not pair))
-            runs.append((values, result))
-            if not result.measured:
+        for values in (settings, BASELINE) if pair % 2 == 0 else (BASELINE, settings):
+            runs.append((values, run(values, pair)))
+            if not runs[-1][1].measured:
                 return Evidence(runs=tuple(runs))
-        if not budget.allows(bench.expected_s(settings) + bench.expected_s(BASELINE)):
+        if not has_time(settings, BASELINE):
             break
     new, old = ([result for values, result in runs if bool(values) is is_new] for is_new in (True, False))
-    spread, old_spread = known.judge.spread_of(settings), known.judge.spread_of(BASELINE)
+    spread, old_spread = judge.spread_of(settings), judge.spread_of(BASELINE)
     while old_spread.sigma > _UNEVEN * spread.sigma and len(old) < _MOST_BASELINES:
         interval = Turns(tuple(new), tuple(old)).interval(spread, old_spread)
-        if interval.high <= _NARROW * interval.low or not budget.allows(bench.expected_s(BASELINE)):
+        if interval.high <= _NARROW * interval.low or not has_time(BASELINE):
             break
-        result = bench.run(bench.spec("baseline, beside the stack", BASELINE))
+        result = run(BASELINE, len(old))
         if not result.measured:
             break
         old.append(result)

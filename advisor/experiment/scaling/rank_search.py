@@ -3,20 +3,20 @@
 The loop of ``search.py`` with moves of its own: strategies, then options of the best, then the whole batch on each GPU.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
+from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.turns import in_turn
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import BATCH, Scaling, name_of, strategy_of
+from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, name_of, strategy_of
+from advisor.experiment.search import Trials, search
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.judging.judge import BASELINE
-from advisor.judging.runs import Turns
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
@@ -33,6 +33,8 @@ _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
 _MEETING_S = 120.0
 # Runs of settings that seem better than the stack, until they are or are not. A count.
 _MOST_RUNS = 3
+# Trials of turns. A count.
+_IN_TURN = 4
 _GRAPH, _UNUSED = "step.cuda_graph", "parallel.find_unused_parameters"
 
 
@@ -75,6 +77,7 @@ def knowledge_before(
         gpus=gpus,
         catalog=catalog,
         consent=consent,
+        judge=judge_of_nothing(catalog),
         facts=facts,
         candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
         carried=carried,
@@ -90,25 +93,15 @@ def knowledge_before(
 # --- the moves ------------------------------------------------------------------------------------------------
 
 
-class Move(NamedTuple):
-    """One thing to measure next, once or ``in_turn`` with one GPU, and the gain expected of it."""
-
-    gain: float
-    settings: Settings
-    in_turn: bool = False
-
-    @property
-    def trials(self) -> tuple[Settings, ...]:
-        """The trials that it takes."""
-        return (self.settings, BASELINE, BASELINE, self.settings) if self.in_turn else (self.settings,)
-
-
 def moves(known: Scaling) -> list[Move]:
-    """All that could be measured next, by expected gain (as a logarithm) per trial; empty if one GPU failed."""
+    """All that could be measured next; empty if one GPU failed."""
     if not known.measured(BASELINE):
         return []
-    found = [move for kind in (_strategies, _options, _again, _of_the_leading) for move in kind(known)]
-    return sorted(found, key=lambda move: math.log(move.gain) / len(move.trials), reverse=True)
+    return [move for kind in (_strategies, _options, _again, _of_the_leading) for move in kind(known)]
+
+
+def _move(gain: float, settings: Settings, kind: Kind = Kind.ADD) -> Move:
+    return Move(kind, settings, gain, name_of(settings))
 
 
 def leading(known: Scaling) -> Settings:
@@ -129,7 +122,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
         while settings in known.tried and not known.measured(settings):
             settings = _mended(known, settings)
         if settings not in known.tried:
-            yield Move(_expected(known, candidate, BASELINE), settings)
+            yield _move(_expected(known, candidate, BASELINE), settings)
 
 
 def _mended(known: Scaling, failed: Settings) -> Settings:
@@ -172,13 +165,11 @@ def _options(known: Scaling) -> Iterator[Move]:
         settings = lead.merged(candidate.settings)
         fits = lead and candidate.key not in lead and not known.catalog.conflict(known.carried.merged(settings))
         if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
-            yield Move(_expected(known, candidate, lead), settings)
+            yield _move(_expected(known, candidate, lead), settings)
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
-    if known.facts is None:
-        return POLICY.information
     joined = known.carried.merged(beside)
     gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
     return max(gain, POLICY.information)
@@ -192,7 +183,7 @@ def _again(known: Scaling) -> Iterator[Move]:
             continue
         is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
         if is_open and comparison.speedup > POLICY.least_gain and not known.why_unusable(settings):
-            yield Move(min(comparison.speedup, POLICY.small_gain), settings)
+            yield _move(min(comparison.speedup, POLICY.small_gain), settings)
 
 
 def _of_the_leading(known: Scaling) -> Iterator[Move]:
@@ -206,29 +197,30 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
         return
     plain = _not_compiled(known, lead)
     if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
-        yield Move(POLICY.not_compiled, plain)
+        yield _move(POLICY.not_compiled, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
-    if not weak and known.facts is not None and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+    if not weak and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
         own = known.carried.get(BATCH) or known.facts.workload.batch_size
-        yield Move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
+        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
     if known.stack and not known.confirmed:
-        yield Move(POLICY.proof, known.stack, in_turn=True)
+        yield _move(POLICY.proof, known.stack, Kind.TURNS)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------
 
 
-class RankSearch:
-    """Measures the best move over several GPUs until none is affordable. ``known`` is what is known by now.
+class RankSearch(Trials[Scaling]):
+    """Implements ``search.Trials`` with trials over ranks, which torchrun starts.
 
-    ``one_gpu`` is the stack as one GPU has it, whole. ``consented`` adds the decisions that were taken meanwhile.
+    ``known`` is what is known before; ``one_gpu`` the stack as one GPU has it, whole. ``consented`` adds the decisions
+    that were taken meanwhile.
     """
 
     def __init__(
         self, bench: Bench, known: Scaling, one_gpu: Settings, consented: Callable[[Consent], Consent]
     ) -> None:
         self.bench = bench
-        self.known = known
+        self._before = known
         self._one_gpu = one_gpu
         self._consented = consented
         self._walls: list[float] = []
@@ -238,40 +230,45 @@ class RankSearch:
 
         One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
         """
-        self._measure(Move(1.0, BASELINE))
-        while move := next(filter(self._affords, moves(self.known)), None):
-            self._measure(move)
-        if untried := {
-            name_of(move.settings): _NO_TIME for move in moves(self.known) if move.settings not in self.known.tried
-        }:
-            record = replace(self.known, passed_over={**self.known.passed_over, **untried}).record()
+        first = _move(1.0, BASELINE, Kind.ALONE)
+        known = self.publish(self._before.after(first, self.measure(first, self._before)))
+        known = search(known, self, moves)
+        if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
+            record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))
-        return self.known
+        return known
 
-    def _measure(self, move: Move) -> None:
-        """Run the trials of a move, as many of its turns as there is time for; then follow the person's decisions."""
-        turns = Turns()
-        for place, settings in enumerate(move.trials):
-            result = self._run(settings)
-            self.known = self.known.with_run(settings, result)
-            if not result.measured:
-                break
-            turns = turns.with_more(Turns((result,)) if settings else Turns(old=(result,)))
-            if place % 2 and not self._has_time(2):
-                break
-        if move.in_turn and result.measured:
-            self.known = self.known.with_turns(move.settings, turns)
-        self.bench.emit(events.ScalingMeasured(self.known.record()))
-        self.bench.post_progress(sum(len(other.trials) for other in moves(self.known)) * self._once_s)
-        self.known = replace(self.known, consent=self._consented(self.known.consent))
+    def measure(self, move: Move, known: Scaling) -> Evidence:
+        """Run the trial of a move, or as many of its turns as there is time for."""
+        if move.kind is not Kind.TURNS:
+            return Evidence(runs=((move.settings, self._run(move.settings)),))
+        return in_turn(known.judge, move.settings, self._run, lambda *each: self._has_time(len(each)))
 
-    def _run(self, settings: Settings) -> TrialResult:
-        request, stack = self.bench.request, self.known.carried if settings else self._one_gpu
-        spec = self.bench.spec(self.known.row_of(settings).trial, stack.merged(settings))
+    def publish(self, known: Scaling) -> Scaling:
+        """Post the record, and return the knowledge with the person's decisions."""
+        self.bench.emit(events.ScalingMeasured(known.record()))
+        self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
+        return replace(known, consent=self._consented(known.consent))
+
+    def cost_s(self, move: Move, known: Scaling) -> float:
+        """The seconds that a move is expected to take."""
+        return (_IN_TURN if move.kind is Kind.TURNS else 1) * self._once_s
+
+    def affords(self, move: Move, known: Scaling) -> bool:
+        """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
+        if self.bench.steering.ending:
+            return False
+        is_last = move.kind is Kind.TURNS or known.confirmed or not known.stack
+        return self._has_time(2 if move.kind is Kind.TURNS else 1 if is_last else 3)
+
+    def _run(self, settings: Settings, pair: int = 0) -> TrialResult:
+        request, before = self.bench.request, self._before
+        stack = before.carried if settings else self._one_gpu
+        spec = self.bench.spec(before.row_of(settings).trial, stack.merged(settings))
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
         if strategy_of(settings) != SINGLE:
-            world = World(self.known.gpus // request.machines, options=request.launch, machines=request.machines)
+            world = World(before.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
@@ -280,15 +277,8 @@ class RankSearch:
     @property
     def _once_s(self) -> float:
         """The seconds that one trial is expected to take."""
-        return median(self._walls) if self._walls else self.bench.expected_s(self.known.carried) + _START_S
+        return median(self._walls) if self._walls else self.bench.expected_s(self._before.carried) + _START_S
 
     def _has_time(self, trials: int) -> bool:
         """Whether the budget has time for this number of trials."""
         return self.bench.budget.allows(trials * self._once_s)
-
-    def _affords(self, move: Move) -> bool:
-        """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
-        if self.bench.steering.ending:
-            return False
-        behind = 2 if self.known.stack and not (self.known.confirmed or move.in_turn) else 0
-        return self._has_time((2 if move.in_turn else 1) + behind)

@@ -13,15 +13,16 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
+from advisor.experiment.known import Evidence, Move
 from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.figures.formatting import format_percent
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.numerics import LOSSES, differences
-from advisor.judging.runs import Turns, rates
+from advisor.judging.runs import rates
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, TrialResult, text_of
+from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, Outcome, TrialResult, text_of
 
 BATCH = "data.batch_size"
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
@@ -29,6 +30,7 @@ _PRIOR = 0.015
 # Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
 # float32 and 1e-2 in bfloat16.
 _SAME_LOSSES = 0.03
+NOT_TRIED = TrialResult(Outcome.SKIPPED, "not tried")
 # Exposed communication from which on a step is bound by it. Share of the step.
 _BOUND_BY_COMMUNICATION = 0.2
 
@@ -48,25 +50,29 @@ def name_of(settings: Settings) -> str:
     return ", ".join([strategy_of(settings), *options, *weak])
 
 
+def judge_of_nothing(catalog: Catalog) -> Judge:
+    """The judge before the first run."""
+    return Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=_PRIOR)
+
+
 @dataclass(frozen=True)
 class Scaling:
     """The knowledge of the search on several GPUs.
 
-    ``judge`` holds the runs and compares them; its baseline is the first of one GPU, and there is none before that.
-    ``carried`` is the one-GPU stack in every trial, ``left_out`` its settings that several ranks cannot have, with the
-    reasons. ``candidates`` are the strategies and options to try, and ``facts`` those of the workload on several GPUs;
-    without facts no gain is expected of any. ``same_losses``: the first losses must equal those of one GPU, since no
-    step depends on chance or on the samples beside one.
+    ``judge`` holds the runs and compares them; its baseline is the first of one GPU. ``carried`` is the one-GPU stack
+    in every trial, ``left_out`` its settings that several ranks cannot have, with the reasons. ``candidates`` are the
+    strategies and options to try, and ``facts`` those of the workload on several GPUs. ``same_losses``: the first
+    losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
     """
 
     gpus: int
     catalog: Catalog
     consent: Consent
-    facts: Facts | None = None
+    judge: Judge
+    facts: Facts
     candidates: tuple[Candidate, ...] = ()
     carried: Settings = field(default_factory=Settings)
     left_out: Mapping[str, str] = field(default_factory=dict)
-    judge: Judge | None = None
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
     device_type: str = "cpu"
@@ -74,31 +80,27 @@ class Scaling:
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
-    def with_run(self, settings: Settings, result: TrialResult) -> Scaling:
-        """Return the knowledge with one more run; the first is of one GPU."""
-        if self.judge is None:
-            return replace(self, judge=Judge(self.catalog, Mode.TRAIN, result, prior=_PRIOR))
-        return replace(self, judge=self.judge.with_run(settings, result))
-
-    def with_turns(self, settings: Settings, turns: Turns) -> Scaling:
-        """Return the knowledge with turns of these settings and one GPU, which are among the runs."""
-        assert self.judge is not None, "one GPU runs first"
-        return replace(self, judge=self.judge.with_turns(settings, turns))
+    def after(self, move: Move, evidence: Evidence | None) -> Scaling:
+        """The knowledge after a move; the first is a run of one GPU."""
+        if evidence is None:
+            return self
+        if self.judge.baseline.measured:
+            return replace(self, judge=evidence.added_to(self.judge, move.settings))
+        return replace(self, judge=replace(self.judge, baseline=evidence.runs[0][1]))
 
     @property
     def tried(self) -> list[Settings]:
         """All settings that were tried, one GPU first, also those that failed."""
-        return [BASELINE, *(settings for settings in self.judge.runs if settings)] if self.judge else []
+        return [BASELINE, *(settings for settings in self.judge.runs if settings)]
 
     def measured(self, settings: Settings) -> tuple[TrialResult, ...]:
         """Its runs that produced timings."""
-        if self.judge is None or not self.judge.baseline.measured:
-            return ()  # without one GPU there is nothing to compare with
-        return self.judge.measured_runs(settings)
+        # Without one GPU there is nothing to compare with.
+        return self.judge.measured_runs(settings) if self.judge.baseline.measured else ()
 
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison | None:
         """Samples per second of one over another, with the interval; None unless both were measured."""
-        if self.judge is None or not (self.measured(new) and self.measured(old)):
+        if not (self.measured(new) and self.measured(old)):
             return None
         return self.judge.contribution(new, old) if old else self.judge.compare(new)
 
@@ -134,7 +136,7 @@ class Scaling:
     @property
     def confirmed(self) -> bool:
         """Whether the stack was timed in turn with one GPU."""
-        return bool(self.stack) and self.judge is not None and self.judge.took_turns(self.stack)
+        return bool(self.stack) and self.judge.took_turns(self.stack)
 
     # --- the record -----------------------------------------------------------------------------------------------
 
@@ -163,10 +165,8 @@ class Scaling:
         row = ScalingRow(name_of(settings), dict(settings), self.gpus if settings else 1, BATCH in settings)
         runs, comparison = self.measured(settings), self.compare(settings)
         if not runs:
-            failed = self.judge.runs.get(settings, ()) if self.judge else ()
-            if self.judge and not settings:
-                failed = (self.judge.baseline, *failed)
-            return replace(row, reason=failed[-1].reason if failed else "not tried")
+            failed = self.judge.runs.get(settings, (NOT_TRIED,)) if settings else (self.judge.baseline,)
+            return replace(row, reason=failed[-1].reason)
         found = runs[0].ranks
         assert found is not None, "it ran over ranks"
         return replace(

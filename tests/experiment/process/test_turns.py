@@ -4,18 +4,19 @@ from dataclasses import replace
 
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
-from made_up import known_of, result_at
+from made_up import known_of, reporter_to, result_at
 from planted import TINY_TARGET, plant
 from stopped_clock import Clock
 
 from advisor.experiment.events import TrialActivity, TrialStarted
+from advisor.experiment.known import Kind, Move
 from advisor.experiment.measuring import bench as benches
 from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.measuring.turns import (
     FEWEST_PAIRS,
     LEAST_PAIRS,
     MOST_PAIRS,
-    in_turn,
     may_be_side_by_side,
     side_by_side,
     turns_s,
@@ -87,6 +88,12 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
 
 
+def in_turn(bench, settings):
+    """The evidence of turns of whole trials."""
+    trials = MoveTrials(bench, reporter_to(lambda event: None))
+    return trials.measure(Move(Kind.TURNS, settings, 1.0, STACK), known_of(cpu_facts()))
+
+
 @pytest.mark.parametrize("in_time", [2 * LEAST_PAIRS - 1, 2 * LEAST_PAIRS, 2 * LEAST_PAIRS + 1])
 def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough(tmp_path, monkeypatch, in_time):
     bench, timed, measure = Bench(tmp_path, 10 * MOST_PAIRS * BLOCK_S), [], Trial.measure_block
@@ -113,7 +120,7 @@ def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough
 )
 def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
     bench = Bench(tmp_path, total_s)
-    evidence = in_turn(bench, known_of(cpu_facts()), SETTINGS)
+    evidence = in_turn(bench, SETTINGS)
     assert bench.asked == [STACK, BASELINE, BASELINE, STACK][: 2 * pairs]
     assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
     assert all(result.measured for _, result in evidence.runs)
@@ -128,14 +135,14 @@ def test_a_baseline_whose_processes_differ_more_runs_again_until_time_or_noise_i
     wide, narrow = ProcessSpread(0.2, 4.0), ProcessSpread(0.01, 4.0)
     monkeypatch.setattr(Judge, "spread_of", lambda judge, settings: narrow if settings else wide)
     bench = Bench(tmp_path, total_s)
-    evidence = in_turn(bench, known_of(cpu_facts()), SETTINGS)
+    evidence = in_turn(bench, SETTINGS)
     assert (len(evidence.turns.new), len(evidence.turns.old)) == (2, baselines)
     assert len(evidence.runs) == 2 + baselines
 
 
 def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
     bench = Bench(tmp_path, 10 * TRIAL_S)
-    for evidence in (in_turn(bench, known_of(cpu_facts()), FAILS), side_by_side(bench, FAILS)):
+    for evidence in (in_turn(bench, FAILS), side_by_side(bench, FAILS)):
         [(settings, result)] = evidence.runs
         assert (settings, result.outcome) == (FAILS, Outcome.FAILED)
         assert "no such trick" in result.reason
