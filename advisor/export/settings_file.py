@@ -7,10 +7,10 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, StackRecord, TrialRecord, Value
+from advisor.records import StackRecord, TrialRecord, Value
 from advisor.report.conclusions import stack_is_unclear
 from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch
-from advisor.report.several_gpus import gpus_to_start, launch_command
+from advisor.report.several_gpus import comparison_of, gpus_to_start, launch_command
 from advisor.report.verdict import why_no_stack
 from advisor.version import __version__
 
@@ -66,9 +66,8 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     scaling = state.scaling
     if scaling and settings and settings == scaling.all_settings:
         best = scaling.row(scaling.best)
-        if best and best.speedup and best.ci_low and best.ci_high:
-            found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high))
-            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
+        if best and (found := comparison_of(best)):
+            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {format_interval(found)}"
         if gpus_to_start(state, settings) > 1:
             yield f"start: {launch_command(scaling)}"
     elif stack and stack.pending and settings == stack.settings:

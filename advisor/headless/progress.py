@@ -69,9 +69,8 @@ class HeadlessReporter:
         over = finished is not None and not finished.cancelled and self.state.failure is None
         self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
         left_s = round(self.state.left_s or 0)
-        left = f"{left_s} s left" if 0 < left_s < 60 else f"{format_seconds(left_s)} left" if left_s >= 60 else ""
-        share = f"{100 * self._share:3.0f} %"
-        self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
+        left = f", {format_seconds(left_s) if left_s >= 60 else f'{left_s} s'} left" if left_s > 0 else ""
+        self.say(f"[{100 * self._share:3.0f} %{left}] {line}")
 
     def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
         """The lines that an event is worth; most are worth none."""
@@ -103,7 +102,7 @@ class HeadlessReporter:
             case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 yield from self._trial_line(record)
             case events.StackMeasured(record):
-                yield from self._new_stack_line(record)
+                yield from self._stack_line_if_new(record)
             case events.ScalingMeasured(record):
                 known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
                 yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
@@ -118,49 +117,41 @@ class HeadlessReporter:
                 yield f"{words} after {format_seconds(session_s)}"
 
     def _trial_line(self, record: TrialRecord) -> Iterator[str]:
-        told, now = self._told.get(record.label), (figures.verdict_shown(record), record.confirmed and record.alone)
+        """The effect of a candidate, or the reason for none; nothing while it is known for others with it only."""
+        known = record.alone or record.contribution is not None or not record.result.measured
+        told, now = self._told.get(record.label), (record.verdict if known else None, record.confirmed and record.alone)
         self._told[record.label] = now
-        # Nothing is told for a new interval that changed nothing; what settings do with others is told of them all.
-        if told != now and now[0] is not None:
-            again = " (with more runs)" if told and None not in told and told[1] == now[1] else ""
-            name = record.candidate.name if record.result.measured else record.label
-            yield f"{name}  {_effect(record, self.state)}{again}"
+        if told == now or not known:  # nothing is told for a new interval that changed nothing
+            return
+        name, words = record.candidate.name, figures.effect_words(record)
+        if not record.result.measured:
+            name, words = record.label, format_outcome(record.result)
+        elif record.alone:
+            words = self._gain(record.result, record.comparison)
+            words += f", {figures.IN_TURN}" * record.confirmed
+        elif record.contribution and record.contribution.verdict.is_change:
+            words += f", {record.contribution.verdict}"
+        doubt = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+        again = " (with more runs)" if told and told[0] is not None and told[1] == now[1] else ""
+        yield f"{name}  {words}{doubt}{again}"
 
-    def _new_stack_line(self, stack: StackRecord) -> Iterator[str]:
+    def _stack_line_if_new(self, stack: StackRecord) -> Iterator[str]:
+        """The settings together with their effect, or the reason for none. Smaller changes than are shown are none."""
+        line = f"together: {why_no_stack(self.state)}"
         if stack.settings:
             settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
-            line = f"together: {settings}  {_stack_effect(stack, self.state)}"
-        else:
-            line = f"together: {why_no_stack(self.state)}"
-        if line != self._stack_line:  # each move may move its figures, by less than is shown
+            effect = stack.result.reason if stack.pending else format_outcome(stack.result)
+            if stack.result.measured:
+                gain = self._gain(stack.result, stack.comparison)
+                effect = f"{gain}{figures.other_batch(stack, self.state.baseline)}, {figures.how_confirmed(stack)}"
+            line = f"together: {settings}  {effect}"
+        if line != self._stack_line:
             yield line
         self._stack_line = line
 
-
-def _effect(record: TrialRecord, state: SessionState) -> str:
-    """A trial's speed-up and verdict, or the reason for none, with remarks on the figure."""
-    if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
-        return format_outcome(record.result)
-    words = figures.effect_words(record)
-    if record.alone:
-        in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
-        words = f"{_gain(record.result, record.comparison, state)}{in_turn}"
-    elif record.contribution and record.contribution.verdict.is_change:
-        words = f"{words}, {record.contribution.verdict}"
-    return f"{words} (unreliable: {record.result.disturbed})" if record.result.disturbed else words
-
-
-def _stack_effect(stack: StackRecord, state: SessionState) -> str:
-    """The stack's effect and its kind of confirmation, or the reason for none."""
-    if stack.pending or not stack.result.measured:
-        return stack.result.reason if stack.pending else format_outcome(stack.result)
-    gain = _gain(stack.result, stack.comparison, state)
-    return f"{gain}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
-
-
-def _gain(result: TrialResult, comparison: Comparison | None, state: SessionState) -> str:
-    """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
-    if (by := state.yardstick) and not by.goal.by_time:
-        return by.effect(result, comparison)
-    words = format_ratio(comparison)
-    return f"{words} {comparison.verdict}" if comparison and comparison.verdict.is_change else words
+    def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:
+        """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
+        if (by := self.state.yardstick) and not by.goal.by_time:
+            return by.effect(result, comparison)
+        words = format_ratio(comparison)
+        return f"{words} {comparison.verdict}" if comparison and comparison.verdict.is_change else words

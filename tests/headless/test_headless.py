@@ -178,6 +178,6 @@ def test_with_energy_as_the_objective_the_joules_are_told():
     assert "autocast=bfloat16  takes 21 % less energy a sample at 1.12x (1.11–1.13) the speed" in lines
     told = summary_of(history)
     assert "takes 49 % less energy a sample" in section_of(told, "Result")
-    assert "252 mJ → 129 mJ a sample" in section_of(told, "Result")
+    assert "252 → 129 mJ a sample" in section_of(told, "Result")
     ranking = told.partition("\nSettings, the least energy first\n")[2].partition("\n\n")[0]
     assert "energy" in ranking.splitlines()[0].split()

@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     request, needed = Request(target_of_exported(options, targets), options.budget_s), options.min_speedup
     from advisor.experiment.measuring.verification import check
     from advisor.recipe.catalog import load_catalog
-    from advisor.report.rows import before_and_after
+    from advisor.report.figures import before_and_after
     from advisor.runner.trials import Runner
 
     started = time.monotonic()
@@ -45,6 +45,6 @@ def run(arguments: Sequence[str]) -> int:
         enough = "OK" if found.speedup >= needed else "unclear (noise)"
         interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f}, needed {needed:g}x)"
         # The speed-up is the quotient of the two step times beside it.
-        steps = before_and_after(format_ms(found.plain_step_ms), format_ms(found.plain_step_ms / found.speedup))
+        steps = before_and_after(format_ms, found.plain_step_ms, found.plain_step_ms / found.speedup)
         print(f"{options.settings}: {enough if worth else 'no longer worth it'}: {interval}, {steps} a step")
     return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_change, format_ms, format_numerics
+from advisor.figures.formatting import format_change, format_ms
 from advisor.records import Objective, Verdict
 from advisor.report.conclusions import count_untried
 from advisor.report.figures import how_confirmed, interval_words, other_batch
@@ -80,10 +80,7 @@ def _of_the_combination(state: SessionState, together: Figures) -> Headline:
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
         (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    before, after = together.memory_bytes
-    change = f" ({format_change(after, before)})" if before is not None else ""
-    numerics = format_numerics(together.numerics) if together.numerics else "not compared"
-    costs = (f"memory {together.memory}{change}", f"numerics {numerics}")
+    costs = (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}")
     return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state)))
 
 

@@ -15,7 +15,7 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
 from advisor.report.document import Bullets, Section
-from advisor.report.pictures import phases_chart
+from advisor.report.pictures import phase_bars
 from advisor.report.rows import Fold, Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
@@ -61,9 +61,9 @@ class ResultView(ListView):
     def show(self) -> None:
         self._show_headline()
         state = self.context.state
-        bars, alert = phases_chart(state), headline.alert_text(self.context)
+        bars, alert = phase_bars(state), headline.alert_text(self.context)
         kind = state.profile.kind_of_step if state.profile else ""
-        phases = line_of(bars, kind, self.width - 2) if bars else Content("")
+        phases = line_of(bars[0], kind, self.width - 2) if bars else Content("")
         for widget, text in ((self._phases, phases), (self._alert, alert)):
             widget.set_class(not text, "-missing")
             show_text(widget, text)
