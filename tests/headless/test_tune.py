@@ -180,7 +180,7 @@ class TestEventsAsLines:
         file = io.StringIO()
         stream = EventStream(file)
         for event in sample_history():
-            stream.handle(event)
+            stream.write(type(event).__name__, event)
         stream.write("Report", {"schema": 1, "target": "caf\udce9\x1b.py", "loss": math.nan})
         assert file.getvalue().isascii()
         lines = [json.loads(line) for line in file.getvalue().splitlines()]
@@ -192,7 +192,7 @@ class TestEventsAsLines:
     def test_a_reader_that_left_stops_nothing(self):
         file = io.StringIO()
         file.close()
-        EventStream(file).handle(sample_history()[0])
+        EventStream(file).write("Said", sample_history()[0])
 
     def test_the_option_goes_with_standard_output(self):
         assert parse(["demo", "--json", "-", "--events"]).outputs.streams_events
