@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from advisor.cli.options import INPUTS, OPTIONS, TOPICS
 from advisor.errors import UsageError
+from advisor.figures.formatting import plain
 from advisor.figures.options import named, seconds_of
 from advisor.files.paths import check_target
 from advisor.records import TargetSpec
@@ -36,6 +37,11 @@ def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
 def say(text: str) -> None:
     """Print a line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error, as text that steers no terminal."""
+    print(f"warning: {plain(text)}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,16 +69,9 @@ class Parser(argparse.ArgumentParser):
         title, words, options = TOPICS[name]
         self.add(*options, group=self.add_argument_group(f"{name}: {title}", textwrap.fill(words, 78)))
 
-    def add_session(self, if_left_out: str = "the latest") -> None:
-        """Add the argument that names a recorded session."""
-        about = f"its id; {if_left_out} if left out"
-        self.add_argument("session", nargs="?", default="", metavar="SESSION", help=about)
-
     def add_exported(self, to_force: str) -> None:
         """Add the arguments of a command that measures exported settings again; ``to_force`` says what is forced."""
-        self.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
-        self.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
-        self.add(*INPUTS, "--config")
+        self.add("settings", "target", *INPUTS, "--config")
         self.add("--force", help=to_force)
 
     def add_limit(self) -> None:

@@ -85,39 +85,33 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
     """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
     from advisor.experiment.past.journal import list_sessions, open_session
 
+    def is_wanted(past: PastSession) -> bool:
+        """Whether it measured the target, with the same arguments unless they are left out."""
+        measured, (arguments, _) = past.request.target, arguments_without_secrets(wanted.arguments)
+        return wanted.target in ("", measured.target) and arguments in ((), measured.arguments)
+
     if session_id or not wanted.target:
         past = open_session(session_id or None)
-        wanted = replace(wanted, target=wanted.target or past.request.target.target)
-        if not _is_of(wanted, past.request.target):
+        if not is_wanted(past):
+            wanted = replace(wanted, target=wanted.target or past.request.target.target)
             raise UsageError(
                 f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
                 f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` resumes its latest.",
             )
         return past
-    fitting = [past for past in list_sessions() if _is_of(wanted, past.request.target)]
-    here = [past for past in fitting if past.request.target.directory == wanted.directory]
+    fitting = list(filter(is_wanted, list_sessions()))
     if not fitting:
         raise UsageError(
             f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
         )
-    return (here or fitting)[0]
-
-
-def _is_of(wanted: TargetSpec, measured: TargetSpec) -> bool:
-    """Whether a session of one target measures another; arguments that are left out are the session's."""
-    arguments, _ = arguments_without_secrets(wanted.arguments)
-    return wanted.target == measured.target and arguments in ((), measured.arguments)
+    return next((past for past in fitting if past.request.target.directory == wanted.directory), fitting[0])
 
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
     parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
-    )
+    kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
+    parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
     for topic in TOPICS:
         parser.add_topic(topic)
@@ -133,9 +127,13 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
 
         print(f"perf-advisor {__version__}\n{versions_line()}")
         raise SystemExit(ExitCode.OK)
-    target, resume = _target_and_resume(options.target or None, options.resume, commands)
+    target, resume = options.target, options.resume
+    if not target and resume and (":" in resume or resume == DEMO):  # `--resume TARGET` reads as `--resume SESSION`
+        target, resume = resume, ""
+    if target or resume is None:
+        _check_is_no_command(target, commands)
     check_recipes(options)
-    outputs, spec = outputs_of(options), target_of(target or "", targets, options)
+    outputs, spec = outputs_of(options), target_of(target, targets, options)
     request = given(
         Request,
         options,
@@ -161,13 +159,9 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     return Measure(request, outputs, headless, resume, options.budget_s, bool(options.force))
 
 
-def _target_and_resume(
-    target: str | None, resume: str | None, commands: Collection[str]
-) -> tuple[str | None, str | None]:
-    # `--resume TARGET` reads as `--resume SESSION`.
-    if target is None and resume and (":" in resume or resume == DEMO):
-        target, resume = resume, ""
-    if target is None and resume is None:
+def _check_is_no_command(target: str, commands: Collection[str]) -> None:
+    """Raise UsageError for a missing target, and one that is, or may be meant as, a command."""
+    if not target:
         raise UsageError(
             "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
         )
@@ -177,10 +171,9 @@ def _target_and_resume(
             f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
         )
     words = [*commands, DEMO]
-    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if target and ":" not in target else []
+    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
     if close and target not in words:
         raise UsageError(
             f"{target!r} looks like a command, but there is none of that name.",
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
         )
-    return target, resume
