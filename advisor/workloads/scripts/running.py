@@ -87,7 +87,7 @@ class Script:
 
 
 def _modes() -> tuple[Any, ...]:
-    """PyTorch's modes of this thread, which all that runs in it shares."""
+    """The modes of PyTorch in this thread: autocast and gradients. All code in the thread shares them."""
     casts = tuple((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
     return casts, _autocasts_around(), torch.is_grad_enabled()
 
