@@ -35,8 +35,7 @@ _MOST_OF_A_PEAK = 1.5
 def caveats_section(state: SessionState) -> Iterator[Section]:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
     baseline, stack = state.baseline, state.stack if state.stack_settings else None
-    warned = (said.text for said in state.messages if said.severity != "information")
-    caveats = [f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in warned]
+    caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
     if baseline is not None and baseline.result.disturbed:
         caveats.append(f"The baseline is unreliable: {baseline.result.disturbed}.")
         if stack and _THREADS in stack.settings:
@@ -119,8 +118,7 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
         low, middle, high = map(format_ms, result.event_step_ms)
         yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
     if latency := result.latency:
-        shares = " / ".join(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
-        yield "Single calls", f"waited for, p50 / p95 / p99 of {latency.calls}: {shares}"
+        yield "Single calls", f"{figures.call_words(latency)} ({latency.calls} calls, each waited for)"
     yield "Throughput", format_rate(baseline.samples_per_s)
     if rate := figures.tokens_per_s(state.facts, baseline.samples_per_s):
         yield "Generated", format_rate(rate, "tokens")

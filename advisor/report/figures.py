@@ -17,7 +17,7 @@ from advisor.figures.formatting import (
     format_within,
 )
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
-from advisor.records import BaselineRecord, Facts, GpuReadings, Hardware, StackRecord, Verification
+from advisor.records import BaselineRecord, Facts, GpuReadings, Hardware, Latency, StackRecord, Verification
 from advisor.records.trials import TrialRecord, TrialResult
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
@@ -51,6 +51,17 @@ def effect_words(record: TrialRecord) -> str:
     if record.alone:
         return format_ratio(record.comparison)
     return f"{format_ratio(record.contribution)} on the stack" if record.contribution else "not measured alone"
+
+
+def as_sentence(text: str) -> str:
+    """A remark of the session, which begins in lower case and has no end, as a sentence."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def call_words(calls: Latency) -> str:
+    """The percentiles of single calls: ``p50 9.10 ms · p95 11.0 ms · p99 13.2 ms``."""
+    times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
+    return " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
 
 
 def interval_words(baseline: BaselineRecord) -> str:

@@ -9,7 +9,6 @@ from advisor.figures.formatting import (
     format_break_even,
     format_bytes,
     format_change,
-    format_ms,
     format_names,
     format_numerics,
     format_outcome,
@@ -35,7 +34,7 @@ from advisor.records import (
     text_of,
 )
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
-from advisor.report.figures import IN_TURN, before_and_after, gpu_troubles, how_confirmed, verified_words
+from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_troubles, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of
 from advisor.report.verdict import why_no_stack
 
@@ -101,9 +100,8 @@ def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> 
         alone = figures_of(replace(record, contribution=None), state)
         yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
     yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
-    if calls := record.result.latency:
-        times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
-        yield "Calls", " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
+    if record.result.latency:
+        yield "Calls", call_words(record.result.latency)
     if record.candidate.already_on:
         yield "Shown", format_worth(record)
     if record.result.gpu and (troubles := gpu_troubles(record.result.gpu)):

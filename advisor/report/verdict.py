@@ -8,7 +8,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import counted, format_interval, format_pending, format_rate, interval_or_words, plain
 from advisor.records import Mode, Objective, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, effect_of, settings_to_export, stack_is_unclear
-from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, tokens_per_s
+from advisor.report.figures import IN_TURN, as_sentence, how_confirmed, measured_on, other_batch, tokens_per_s
 from advisor.report.rows import ranking
 
 
@@ -105,7 +105,7 @@ class NoResult:
     @property
     def sentence(self) -> str:
         """The reason as a sentence, which says so where nothing could be judged."""
-        return f"{self.opening}: {self.reason}." if self.opening else f"{self.reason[:1].upper()}{self.reason[1:]}."
+        return f"{self.opening}: {self.reason}." if self.opening else as_sentence(self.reason)
 
 
 _DECIDES = "more budget or a machine without other programs decides"

@@ -12,7 +12,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_change, format_ms
 from advisor.records import Objective, Verdict
 from advisor.report.conclusions import count_untried
-from advisor.report.figures import how_confirmed, interval_words, other_batch
+from advisor.report.figures import as_sentence, how_confirmed, interval_words, other_batch
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import no_result
@@ -129,4 +129,4 @@ def alert_text(context: Context) -> Content:
     text = said.text.replace("raise --budget", "key + gives more time")
     name, again, reason = text.partition(_MEASURED_AGAIN)
     text = f"{trial_name(name)}{again}{reason}" if again else text  # the own name of a combination lists all settings
-    return Content.styled(f"! {text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}{waits}{more}", "$warning")
+    return Content.styled(f"! {as_sentence(text)}{waits}{more}", "$warning")
