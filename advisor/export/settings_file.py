@@ -62,8 +62,8 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
 
 def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     """The measured effect of the settings, or the reason for none."""
-    stack = state.stack
-    scaling = state.scaling
+    stack, scaling = state.stack, state.scaling
+    own = [f"step: {format_ms(state.baseline.step_ms)} before"] if state.baseline else []
     if scaling and settings and settings == scaling.all_settings:
         best = scaling.row(scaling.best)
         if best and (found := comparison_of(best)):
@@ -71,9 +71,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
         if gpus_to_start(state, settings) > 1:
             yield f"start: {launch_command(scaling)}"
     elif stack and stack.pending and settings == stack.settings:
-        yield f"speed-up: not known: {format_pending(stack)}"
-        if state.baseline:
-            yield f"step: {format_ms(state.baseline.step_ms)} before"
+        yield from (f"speed-up: not known: {format_pending(stack)}", *own)
     elif not settings:
         yield f"no settings: {why_no_stack(state)}"
     elif stack and stack.comparison and settings == stack.settings:
@@ -83,9 +81,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
         before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
         yield f"step: {f'{format_ms(before)} before, ' if before else ''}{format_ms(stack.step_ms)} tuned"
     else:
-        yield "speed-up: these settings were not measured together"
-        if state.baseline:
-            yield f"step: {format_ms(state.baseline.step_ms)} before"
+        yield from ("speed-up: these settings were not measured together", *own)
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:

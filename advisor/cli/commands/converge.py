@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.cli.checks import check_writable
 from advisor.cli.parser import Parser, say, split_arguments, target_of_exported
 from advisor.errors import ExitCode, UsageError
-from advisor.export.files import write_atomically
+from advisor.export.files import check_writable, write_atomically
+from advisor.figures.options import named
 from advisor.records import Mode
 
 
@@ -28,7 +28,8 @@ def run(arguments: Sequence[str]) -> int:
     if picture := options.report_path:
         if not picture.endswith(".svg"):
             raise UsageError(f"{picture} is no picture.", "Give --report a file that ends in .svg.")
-        check_writable("--report", Path(picture))
+        with named("--report"):
+            check_writable(Path(picture))
     target = target_of_exported(options, targets)
     if target.mode is Mode.INFER:
         raise UsageError("only a training has a loss curve.", "Leave --mode infer out.")

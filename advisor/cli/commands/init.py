@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import join, quote
 
-from advisor.cli.checks import check_writable
 from advisor.cli.parser import Parser, split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.export.files import check_writable
 from advisor.figures.formatting import counted
+from advisor.figures.options import named
 from advisor.files.paths import check_target
 
 _LAST_LINES = 12
@@ -31,7 +32,8 @@ def run(arguments: Sequence[str]) -> int:
     if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
     path = Path(options.output or script.with_name(f"build_{script.name}"))
-    check_writable("--output", path)
+    with named("--output"):
+        check_writable(path)
     if path.exists():
         raise UsageError(f"there is a file {path} already.", "Name another one with --output.")
     text, is_measurable = _draft(options.script, str(path), of_script, options.budget_s)
