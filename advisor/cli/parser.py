@@ -20,12 +20,6 @@ from advisor.records import TargetSpec
 _R = TypeVar("_R")
 
 
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
-    end = [*arguments, "--"].index("--")
-    return list(arguments[:end]), tuple(arguments[end + 1 :])
-
-
 def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
     """A record whose fields are the options that were given. ``more`` are further fields, or other values of fields."""
     of_record = {field.name for field in fields(record)}  # type: ignore[arg-type]
@@ -45,16 +39,17 @@ def warn(text: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError in place of printing its usage and exiting."""
+    """An ArgumentParser that raises UsageError in place of printing its usage and exiting.
 
-    def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **kwargs,
-        )
+    ``places`` are the arguments of a command that passes on all that follows the first ``--``, to a target or a script
+    (``of``): as ``arguments`` of its options.
+    """
+
+    def __init__(self, prog: str, description: str, places: str = "", of: str = "target", **kwargs: Any) -> None:
+        kwargs |= {"usage": f"{prog} {places} [options] [-- ARGUMENTS of the {of}]"} if places else {}
+        kind = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=kind, **kwargs)
+        self._passes_on = bool(places)
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
         """Add options of the table, with these changes. Errors in a value name the option."""
@@ -84,7 +79,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
-        options, extra = self.parse_known_args(arguments)
+        end = [*arguments, "--"].index("--") if self._passes_on else len(arguments)
+        passed_on = argparse.Namespace(arguments=tuple(arguments[end + 1 :]))
+        options, extra = self.parse_known_args(arguments[:end], passed_on)
         if extra:
             words = (value for value in vars(options).values() if isinstance(value, str))
             raise self._unknown(extra, next((value for value in words if value.endswith(".py")), None))
@@ -114,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         return f"`{self.prog} --help` lists what there is."
 
 
-def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:
+def target_of(target: str, options: argparse.Namespace) -> TargetSpec:
     """The target of this name under these options. Raises UsageError for a config that cannot be read.
 
     Without a name it is that of a session to resume, and has that session's config.
@@ -124,17 +121,17 @@ def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespa
         from advisor.files.config_file import read_config  # YAML takes its time
 
         config = read_config(options.config_path)
-    return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config, arguments=arguments)
+    return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config)
 
 
-def target_of_exported(options: argparse.Namespace, arguments: tuple[str, ...]) -> TargetSpec:
+def target_of_exported(options: argparse.Namespace) -> TargetSpec:
     """The target to measure exported settings on. Raises UsageError for a file without any, or of another target."""
     from advisor.export.files import check_target_of
     from advisor.recipe.settings import Settings
 
     if not Settings.from_file(options.settings):
         raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
-    target = target_of(options.target, arguments, options)
+    target = target_of(options.target, options)
     if not options.force:
         check_target_of(options.settings, target, "Name that target, or add --force to use them on this one.")
     check_target(target.target, target.directory)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
-from advisor.cli.parser import Parser, given, launch_of, split_arguments, target_of
+from advisor.cli.parser import Parser, given, launch_of, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -109,7 +109,7 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
-    parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
+    parser = Parser("perf-advisor", about, "TARGET")
     kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
     parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
@@ -120,8 +120,7 @@ def measure_parser(about: str) -> Parser:
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
-    own, targets = split_arguments(arguments)
-    options = measure_parser(about).parse(own)
+    options = measure_parser(about).parse(arguments)
     if options.version:
         from advisor.machine.versions import versions_line
 
@@ -133,7 +132,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     if target or resume is None:
         _check_is_no_command(target, commands)
     check_recipes(options)
-    outputs, spec = outputs_of(options), target_of(target, targets, options)
+    outputs, spec = outputs_of(options), target_of(target, options)
     request = given(
         Request,
         options,
