@@ -24,14 +24,14 @@ from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
 from advisor.report.verdict import why_no_stack
 
-# What is not over is not all done, however short the rest is expected to be.
+# The largest share of the work that is shown as done before the session has ended.
 _ALMOST = 0.99
 
 
 class HeadlessReporter:
-    """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
+    """Takes a session's events, keeps its state, and writes a line for each event that a person waits for.
 
-    What is not tried is told at the end, in the summary.
+    The summary at the end lists what was not tried.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -53,7 +53,7 @@ class HeadlessReporter:
         with self._taking:
             if self._closed:
                 return
-            lines = list(self._lines(event))  # before the state takes it in: some tell what is new
+            lines = list(self._lines(event))  # before the state has the event: some lines say what is new
             self.state.apply(event)
             for line in lines:
                 self._tell(line)
@@ -64,7 +64,7 @@ class HeadlessReporter:
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
-        """A line after the share that is done, which never falls. Only a session at its end has done all of it."""
+        """Write a line behind the share that is done, which never falls and is 100 % only at the end."""
         finished = self.state.finished
         over = finished is not None and not finished.cancelled and self.state.failure is None
         self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
@@ -73,7 +73,7 @@ class HeadlessReporter:
         self.say(f"[{100 * self._share:3.0f} %{left}] {line}")
 
     def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
-        """The lines that an event is worth; most are worth none."""
+        """The lines to write for an event; none for most events."""
         match event:
             case events.HardwareFound(hardware):
                 rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
@@ -117,7 +117,7 @@ class HeadlessReporter:
                 yield f"{words} after {format_seconds(session_s)}"
 
     def _trial_line(self, record: TrialRecord) -> Iterator[str]:
-        """The effect of a candidate, or the reason for none; nothing while it is known for others with it only."""
+        """The line on a candidate: its effect, or why it has none. No line while it was only measured with others."""
         known = record.alone or record.contribution is not None or not record.result.measured
         told, now = self._told.get(record.label), (record.verdict if known else None, record.confirmed and record.alone)
         self._told[record.label] = now
@@ -136,7 +136,7 @@ class HeadlessReporter:
         yield f"{name}  {words}{doubt}{again}"
 
     def _stack_line_if_new(self, stack: StackRecord) -> Iterator[str]:
-        """The settings together with their effect, or the reason for none. Smaller changes than are shown are none."""
+        """The line on the settings together: their effect, or why they have none. No line if it reads as the last one."""
         line = f"together: {why_no_stack(self.state)}"
         if stack.settings:
             settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())

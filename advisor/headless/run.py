@@ -84,9 +84,9 @@ def run_headless(request: Request, outputs: Outputs, past: PastSession | None = 
 
 
 def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:
-    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
+    """Run a part of the session in a thread, which no signal interrupts. Return whether it has ended.
 
-    The first signal ends it early; after another it is not waited for any more.
+    The first signal ends it early; after the second this function does not wait for its end.
     """
     worker = threading.Thread(target=part, name="session", daemon=True)
     cancelled = INTERRUPTS.asked
@@ -103,7 +103,7 @@ def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[st
 
 
 def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: Session) -> Written:
-    """The files first: whoever reads our output may leave."""
+    """Write the files, then the summary: whoever reads our output may leave."""
     state, catalog = reporter.state, load_catalog(request.recipe_folders)
 
     def verify(exported: Exported) -> None:

@@ -107,7 +107,7 @@ def read_option(name: str, read: Callable[[str], T], value: object) -> T:
 
 @contextmanager
 def program_left_alone() -> Iterator[None]:
-    """Have new processes not run the calling program, as those of multiprocessing do: trials read nothing of it."""
+    """Inside this context, new processes do not run the calling program, as those of multiprocessing do."""
     original = multiprocessing.spawn.get_preparation_data
 
     def without_main(name: str) -> dict[str, Any]:

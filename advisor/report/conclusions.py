@@ -38,7 +38,7 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
-    """The roof shares of the baseline and the stack, each of the type that it computes in; None where unknown.
+    """The shares of peak rates that baseline and stack reach, for the type that each computes in; None if unknown.
 
     The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
     """

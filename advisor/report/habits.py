@@ -53,8 +53,8 @@ def price_text(finding: Finding, state: SessionState) -> str:
 def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
     """The trial that measured the cost of a finding; None where there was none.
 
-    The trial that switched a setting off, where the loop has it; else the trial that does what the line does; for
-    something that the line lacks, the best trial of its recipe.
+    If the loop has the setting, that is the trial without it; else the trial that does what the line does. If the
+    line lacks something, it is the best trial of the recipe.
     """
     own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
     measured = [record for record in own if record.comparison is not None]

@@ -34,7 +34,7 @@ _MOST_BLOCKS = 60  # of the series of step times: the last ones
 
 
 def pictures(state: SessionState) -> tuple[Bars, ...]:
-    """All charts that there is something for, the most wanted first."""
+    """All charts that have figures, the most important first."""
     every = (forest_chart(state), phases_chart(state), steps_chart(state), batch_chart(state))
     return tuple(chart for chart in every if chart is not None)
 

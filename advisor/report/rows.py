@@ -47,7 +47,7 @@ class Against(StrEnum):
     NOT_SPLIT = "of the combination, not yet compared without it"
 
 
-# A name with its value that is longer than this is shown without the value, where it is the only one. Characters.
+# A longer name is shown without its value, if the recipe has no other value here. Characters.
 _LONG_NAME = 24
 # The sign or word before a speed-up.
 SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}

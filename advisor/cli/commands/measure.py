@@ -44,7 +44,7 @@ class Measure:
 
     def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
-        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is told now, not at the export
+        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is an error now, not at the export
             from advisor.export.config_patch import check_key_map
             from advisor.files.config_file import read_text
 
