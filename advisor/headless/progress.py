@@ -136,7 +136,7 @@ class HeadlessReporter:
         yield f"{name}  {words}{doubt}{again}"
 
     def _stack_line_if_new(self, stack: StackRecord) -> Iterator[str]:
-        """The line on the settings together: their effect, or why they have none. No line if it reads as the last one."""
+        """The line on the settings together: their effect, or why there is none. No line if it reads as the last."""
         line = f"together: {why_no_stack(self.state)}"
         if stack.settings:
             settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())

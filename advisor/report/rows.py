@@ -211,13 +211,12 @@ class Ranking:
 
 def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
     """The ranked list. ``working``: something is being measured after the end of the session."""
-    stack = state.stack if state.stack and state.stack.settings else None
-    together = _against_baseline(stack, state) if stack else None
+    stack = state.stack if state.stack_settings else None
     return Ranking(
         step_ms=_reference_ms(state),
         memory_bytes=state.baseline_bytes,
         settings=state.stack_settings,
-        together=together,
+        together=together_of(state),
         confirmed=bool(stack and stack.confirmed),
         pending=format_pending(stack) if stack and stack.pending else "",
         rows=tuple(_rows(state, catalog, working=working or state.finished is None)),
@@ -226,6 +225,11 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
+
+
+def together_of(state: SessionState) -> Figures | None:
+    """The figures of the combination; None where there is none, or none that was measured."""
+    return _against_baseline(state.stack, state) if state.stack and state.stack.settings else None
 
 
 def _reference_ms(state: SessionState) -> float | None:

@@ -35,7 +35,7 @@ from advisor.records import (
 )
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
 from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_troubles, how_confirmed, verified_words
-from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of
+from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import why_no_stack
 
 Pair = tuple[str, Inline]
@@ -162,7 +162,7 @@ def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
 
 def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     """The stack: its settings, their effect, and the settings left out."""
-    figures = ranking(state).together
+    figures = together_of(state)
     if not stack.settings:
         yield Paragraph(f"None: {stack.result.reason if stack.pending else why_no_stack(state)}.")
     else:

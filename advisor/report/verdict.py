@@ -9,7 +9,7 @@ from advisor.figures.formatting import counted, format_interval, format_pending,
 from advisor.records import Mode, Objective, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, effect_of, settings_to_export, stack_is_unclear
 from advisor.report.figures import IN_TURN, as_sentence, how_confirmed, measured_on, other_batch, tokens_per_s
-from advisor.report.rows import ranking
+from advisor.report.rows import together_of
 
 
 def verdict(state: SessionState) -> str:
@@ -70,7 +70,7 @@ def _result(state: SessionState) -> str:
 
 def _details(state: SessionState) -> str:
     """The certainty of the result, and the figures before and after."""
-    stack, together = state.stack, ranking(state).together
+    stack, together = state.stack, together_of(state)
     if stack is None or together is None or not _has_result(state):
         return ""
     told = f"{together.steps} a step"
