@@ -60,7 +60,7 @@ def forest_chart(state: SessionState) -> Bars | None:
     measured = [(row.name, row.figures) for row in found.rows if row.figures]
     if found.step_ms is None or not measured:
         return None
-    shown = [(f"all {len(found.settings)} together", found.together)] if found.together else []
+    shown = [(f"all {len(state.stack_settings)} together", found.together)] if found.together else []
     shown += measured
     effects = [figures.effect for _, figures in shown]
     ends = [(max(one.ci_low, one.speedup / 3), min(one.ci_high, one.speedup * 3)) for one in effects]

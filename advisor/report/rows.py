@@ -5,7 +5,7 @@ that of the baseline, or follows from it, and every step time with a setting is 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from advisor.experiment.control import RAISE_BUDGET, Decision
@@ -32,7 +32,6 @@ from advisor.records import (
     Recommendation,
     StackRecord,
     TrialRecord,
-    Values,
     Verdict,
 )
 from advisor.report.conclusions import settings_to_export
@@ -184,17 +183,14 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All that a session has found so far.
+    """All settings with their figures so far.
 
-    ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
-    that is reported and exported. ``pending`` says why it has no figures.
+    ``step_ms`` is the baseline's; ``together`` are the figures of the combination that is reported and exported.
+    ``pending`` says why it has none.
     """
 
     step_ms: float | None = None
-    memory_bytes: int | None = None
-    settings: Values = field(default_factory=dict)
     together: Figures | None = None
-    confirmed: bool = False
     pending: str = ""
     rows: tuple[Row, ...] = ()
     folds: tuple[Fold, ...] = ()
@@ -214,10 +210,7 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
     stack = state.stack if state.stack_settings else None
     return Ranking(
         step_ms=_reference_ms(state),
-        memory_bytes=state.baseline_bytes,
-        settings=state.stack_settings,
         together=together_of(state),
-        confirmed=bool(stack and stack.confirmed),
         pending=format_pending(stack) if stack and stack.pending else "",
         rows=tuple(_rows(state, catalog, working=working or state.finished is None)),
         folds=tuple(_folds(state)),
