@@ -33,8 +33,8 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
     """Applies the settings of a file when a fit starts: ``Trainer(callbacks=[TunedCallback("tuned.yaml")])``.
 
     The module and its optimizers are changed in place, before a checkpoint is restored into them. Autocast and gradient
-    accumulation are set in the Trainer where it has its defaults. What compiles is each part of the module, for
-    ``training_step`` calls those. A warning says which settings have their place elsewhere, and which.
+    accumulation are set in the Trainer where it has its defaults. Each part of the module is compiled, since
+    ``training_step`` calls the parts. A warning names the settings that belong elsewhere, and where.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,7 +53,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))
         default = type(trainer.precision_plugin)
         if precision is not None and default.__name__ == "Precision":
-            # Of the Trainer's own package: both may be installed, and each clips for modules of its own only.
+            # The package of this Trainer, lightning or pytorch_lightning: each clips gradients of its own modules only.
             plugins = importlib.import_module(default.__module__.rpartition(".")[0])
             device_type = trainer.strategy.root_device.type
             trainer.strategy.precision_plugin = plugins.MixedPrecision(precision, device_type)

@@ -58,5 +58,5 @@ class GpuPrefetch(Recipe):
         return little_time_in(facts, self.phases) or [True]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # The copy runs beside the step: 1.42x where both take as long, 0.73x where it is all (tests/gpu/RESULTS.md).
+        # Copy and step overlap: 1.42x if both take as long, 0.73x if the copy is all (tests/gpu/RESULTS.md).
         return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE)) if facts.profile else 1.05

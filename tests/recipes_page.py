@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from advisor.cli.commands.recipes import numerics_text
+from advisor.cli.commands.recipes import facts_of
 from advisor.recipe.catalog import Catalog, load_catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
@@ -11,7 +11,7 @@ HEAD = "| id | setting | what | numerics |\n| --- | --- | --- | --- |\n"
 
 def with_table(text: str, catalog: Catalog) -> str:
     """Return the page's text with a row for each recipe in place of its table."""
-    rows = (f"| `{one.id}` | `{one.key}` | {one.title} | {numerics_text(one)} |\n" for one in catalog)
+    rows = (f"| `{one.id}` | `{one.key}` | {one.title} | {facts_of(one)['numerics']} |\n" for one in catalog)
     return text.partition(HEAD)[0] + HEAD + "".join(rows)
 
 

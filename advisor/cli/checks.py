@@ -2,17 +2,15 @@
 
 import argparse
 import os
-import stat
 import sys
 from pathlib import Path
 
 from advisor.cli.parser import given
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
-from advisor.export.files import check_replaceable
+from advisor.export.files import check_replaceable, check_writable
 from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, named
-from advisor.files.paths import is_folder
 from advisor.records import TargetSpec, Value, text_of
 
 
@@ -67,9 +65,9 @@ def check_outputs(outputs: Outputs) -> None:
             endings = dict.fromkeys([*yaml, *(each for form in formats_of(option) for each in form.suffixes)])
             hint = f"Name one that ends in {alternatives([*endings])}."
             raise UsageError(f"{option}: {text} has the ending of another kind of file.", hint)
-        path = Path(text)
-        check_writable(option, path)
-        other = taken.setdefault(os.path.realpath(path), option)
+        with named(option):
+            check_writable(Path(text))
+        other = taken.setdefault(os.path.realpath(text), option)
         if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
 
@@ -80,23 +78,6 @@ def check_export(outputs: Outputs, target: TargetSpec) -> None:
     if path and not (config and os.path.realpath(path) == os.path.realpath(config)):
         with named("--export"):
             check_replaceable(path, target, "Name another file, or add --force to replace it.")
-
-
-def check_writable(option: str, path: Path) -> None:
-    """Raise UsageError where an option's file cannot be written."""
-    if is_folder(path):
-        raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
-    if not is_folder(path.parent):
-        raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
-    try:
-        replaced = stat.S_ISREG(path.stat().st_mode)  # a device or a pipe, such as /dev/stderr, is written to
-        allowed = os.access(path, os.W_OK)
-    except FileNotFoundError:
-        replaced = allowed = True
-    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
-        replaced = allowed = False
-    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
-        raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
 
 
 def shows_the_app() -> bool:

@@ -87,14 +87,9 @@ def accepted_of(text: str) -> list[tuple[str, Value | None]]:
         recipe, equals, value = (part.strip() for part in name.partition("="))
         if not recipe or (equals and not value):
             raise UsageError(f"{name!r} accepts nothing.", "Write ids, with a value or without: batch_size=64,compile.")
-        pairs.append((recipe, _value_of(value) if equals else None))
+        whole = int(value) if re.fullmatch(r"-?\d{1,18}", value, re.ASCII) else value
+        pairs.append((recipe, {"true": True, "false": False, "": None}.get(value, whole)))
     return pairs
-
-
-def _value_of(text: str) -> Value:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
 
 
 def key_map_of(text: str) -> list[tuple[str, str]]:
@@ -150,14 +145,8 @@ def _flag(about: str, **more: Any) -> dict[str, Any]:
 
 
 def _value(metavar: str, about: str, read: Callable[[str], Any] = str, **more: Any) -> dict[str, Any]:
+    """An option with a value. It may be given again if its action is ``extend``, for lists, or ``append``."""
     return {"metavar": metavar, "help": about, "type": read, **more}
-
-
-def _listed(
-    metavar: str, about: str, read: Callable[[str], Any], action: str = "extend", **more: Any
-) -> dict[str, Any]:
-    """An option that may be given again: lists are joined; with ``append`` each value is an entry."""
-    return _value(metavar, about, read, action=action, **more)
 
 
 def _endings(option: str) -> str:
@@ -183,8 +172,8 @@ _TARGETS: Options = {
     **INPUTS,
     "--gpus": _value("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of),
     **RENDEZVOUS,
-    "--script": _listed(
-        "FILE", "a script to read for habits, not run; repeatable", script_of, "append", dest="scripts"
+    "--script": _value(
+        "FILE", "a script to read for habits, not run; repeatable", script_of, action="append", dest="scripts"
     ),
 }
 _GOAL: Options = {
@@ -194,13 +183,13 @@ _GOAL: Options = {
         "TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of, dest="latency_limit_ms"
     ),
     "--keep-speed": _value("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
-    "--only": _listed("ID,…", "try these recipes and no others", names_of),
-    "--skip": _listed("ID,…", "leave these recipes out", names_of),
-    "--recipes": _listed("DIR", "more recipes, from this folder", folder_of, "append", dest="recipe_folders"),
+    "--only": _value("ID,…", "try these recipes and no others", names_of, action="extend"),
+    "--skip": _value("ID,…", "leave these recipes out", names_of, action="extend"),
+    "--recipes": _value("DIR", "more recipes, from this folder", folder_of, action="append", dest="recipe_folders"),
     "--allow": _value(
         "CLASS", "how much results may change without consent: exact, close or changed", choice_of(Numerics)
     ),
-    "--accept": _listed("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of),
+    "--accept": _value("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of, action="extend"),
     "--eval": _value(
         "FUNCTION", "mymodel:evaluate gives a model's score; settings that change results need one", dest="evaluate"
     ),
@@ -226,7 +215,7 @@ _FILES: Options = {
     "--no-verify": _flag(
         "do not time a plain loop with the exported file (up to 60 s)", dest="verify", action="store_false"
     ),
-    "--map": _listed("KEY=PATH,…", "where your config holds a setting", key_map_of, dest="key_map"),
+    "--map": _value("KEY=PATH,…", "where your config holds a setting", key_map_of, action="extend", dest="key_map"),
     "--config-kind": _value(
         "KIND", f"which framework the config is for, if not recognised: {_KINDS}", choice_of(ConfigKind)
     ),
@@ -265,7 +254,10 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
 }
 OPTIONS: Options = {
     **{name: arguments for *_, options in TOPICS.values() for name, arguments in options.items()},
-    # of other commands
+    # of other commands; those without dashes stand in their places
+    "session": {"metavar": "SESSION", "nargs": "?", "default": "", "help": "its id; the latest if left out"},
+    "settings": {"metavar": "SETTINGS", "help": "the file that --export wrote, as in tuned.yaml"},
+    "target": {"metavar": "TARGET", "help": "what it is for, as in mymodel:build"},
     "--keep": _value("N", "delete all but the latest N", count_of),
     "--min-speedup": _value("FACTOR", "what is worth it; 1.0 if left out", factor_of, default=1.0),
     "--seeds": _value("N", "trainings of each kind; 3 if left out", count_of, default=3),

@@ -12,17 +12,12 @@ from typing import Any, NoReturn, TypeVar
 
 from advisor.cli.options import INPUTS, OPTIONS, TOPICS
 from advisor.errors import UsageError
+from advisor.figures.formatting import plain
 from advisor.figures.options import named, seconds_of
 from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
 _R = TypeVar("_R")
-
-
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
-    end = [*arguments, "--"].index("--")
-    return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
 def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
@@ -38,17 +33,23 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError in place of printing its usage and exiting."""
+def warn(text: str) -> None:
+    """Print a warning on standard error, as text that steers no terminal."""
+    print(f"warning: {plain(text)}", file=sys.stderr)
 
-    def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **kwargs,
-        )
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError in place of printing its usage and exiting.
+
+    ``places`` are the arguments of a command that passes on all that follows the first ``--``, to a target or a script
+    (``of``): as ``arguments`` of its options.
+    """
+
+    def __init__(self, prog: str, description: str, places: str = "", of: str = "target", **kwargs: Any) -> None:
+        kwargs |= {"usage": f"{prog} {places} [options] [-- ARGUMENTS of the {of}]"} if places else {}
+        kind = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=kind, **kwargs)
+        self._passes_on = bool(places)
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
         """Add options of the table, with these changes. Errors in a value name the option."""
@@ -63,16 +64,9 @@ class Parser(argparse.ArgumentParser):
         title, words, options = TOPICS[name]
         self.add(*options, group=self.add_argument_group(f"{name}: {title}", textwrap.fill(words, 78)))
 
-    def add_session(self, if_left_out: str = "the latest") -> None:
-        """Add the argument that names a recorded session."""
-        about = f"its id; {if_left_out} if left out"
-        self.add_argument("session", nargs="?", default="", metavar="SESSION", help=about)
-
     def add_exported(self, to_force: str) -> None:
         """Add the arguments of a command that measures exported settings again; ``to_force`` says what is forced."""
-        self.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
-        self.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
-        self.add(*INPUTS, "--config")
+        self.add("settings", "target", *INPUTS, "--config")
         self.add("--force", help=to_force)
 
     def add_limit(self) -> None:
@@ -85,7 +79,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
-        options, extra = self.parse_known_args(arguments)
+        end = [*arguments, "--"].index("--") if self._passes_on else len(arguments)
+        passed_on = argparse.Namespace(arguments=tuple(arguments[end + 1 :]))
+        options, extra = self.parse_known_args(arguments[:end], passed_on)
         if extra:
             words = (value for value in vars(options).values() if isinstance(value, str))
             raise self._unknown(extra, next((value for value in words if value.endswith(".py")), None))
@@ -115,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         return f"`{self.prog} --help` lists what there is."
 
 
-def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespace) -> TargetSpec:
+def target_of(target: str, options: argparse.Namespace) -> TargetSpec:
     """The target of this name under these options. Raises UsageError for a config that cannot be read.
 
     Without a name it is that of a session to resume, and has that session's config.
@@ -125,17 +121,17 @@ def target_of(target: str, arguments: tuple[str, ...], options: argparse.Namespa
         from advisor.files.config_file import read_config  # YAML takes its time
 
         config = read_config(options.config_path)
-    return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config, arguments=arguments)
+    return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config)
 
 
-def target_of_exported(options: argparse.Namespace, arguments: tuple[str, ...]) -> TargetSpec:
+def target_of_exported(options: argparse.Namespace) -> TargetSpec:
     """The target to measure exported settings on. Raises UsageError for a file without any, or of another target."""
     from advisor.export.files import check_target_of
     from advisor.recipe.settings import Settings
 
     if not Settings.from_file(options.settings):
         raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
-    target = target_of(options.target, arguments, options)
+    target = target_of(options.target, options)
     if not options.force:
         check_target_of(options.settings, target, "Name that target, or add --force to use them on this one.")
     check_target(target.target, target.directory)

@@ -216,10 +216,10 @@ class Plan:
         return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or hinted
 
     def _enough_of(self, recipe: Recipe) -> Value | None:
-        """The number of a ladder that the usual stack has; None where getting the data does not hold up its step.
+        """The value, such as a number of workers, for the usual stack; None where its step does not wait for data.
 
-        A GPU computes faster then, and waits for data as long. The number is the one after the smallest that is
-        expected to gain as much as any: one more, since workers share the machine.
+        With that stack a GPU computes faster, and getting the data takes as long as before. The smallest value that is
+        expected to gain as much as any other is enough; the next larger one is returned, since workers share cores.
         """
         profile = self.facts.profile
         if profile is None:

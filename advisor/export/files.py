@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from advisor.errors import UsageError
-from advisor.files.paths import is_file
+from advisor.files.paths import is_file, is_folder
 from advisor.files.scratch import replace_whole
 from advisor.records import TargetSpec
 
@@ -20,13 +20,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """
     raw = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise UsageError(f"{path} is a folder.", "Give the name of a file to write.")
-    if not target.parent.is_dir():
-        raise UsageError(
-            f"{path} cannot be written: the folder {target.parent} does not exist.",
-            "Create the folder, or choose another path.",
-        )
+    _check_place(target)
     try:
         if target.is_file():
             replace_whole(target, raw, stat.S_IMODE(target.stat().st_mode))
@@ -41,10 +35,29 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(raw)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            f"Check that you may write to {target.parent}, or choose another path.",
-        ) from error
+        hint = f"Check that you may write to {target.parent}, or choose another path."
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.", hint) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise UsageError for a path at which no file could be written later."""
+    _check_place(path)
+    try:
+        replaced = stat.S_ISREG(path.stat().st_mode)  # a device or a pipe, such as /dev/stderr, is written to
+        allowed = os.access(path, os.W_OK)
+    except FileNotFoundError:
+        replaced = allowed = True
+    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
+        replaced = allowed = False
+    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
+        raise UsageError(f"{path} cannot be written.", "Name a file that you may write.")
+
+
+def _check_place(path: Path) -> None:
+    if is_folder(path):
+        raise UsageError(f"{path} is a folder.", "Name a file in it.")
+    if not is_folder(path.parent):
+        raise UsageError(f"the folder {path.parent} does not exist.", "Make it first, or name another file.")
 
 
 # The target that a file of ours names: in the comments of a settings file, in the first lines of a Python file.

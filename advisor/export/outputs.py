@@ -9,7 +9,7 @@ from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
-from advisor.export.format import File, Found
+from advisor.export.format import Found
 from advisor.export.formats import FORMATS, format_for
 from advisor.recipe.catalog import Catalog
 from advisor.records import Exported
@@ -43,8 +43,11 @@ def write_outputs(
         try:
             files = list(form.files(found, path))
             for file in files:
-                _write_file(file)
-                if file.path != STANDARD_OUTPUT:
+                content = file.content()
+                if file.path == STANDARD_OUTPUT and isinstance(content, str):
+                    print(content, end="" if content.endswith("\n") else "\n", flush=True)
+                else:
+                    write_atomically(file.path, content)
                     sentences += [f"{file.title} written to {file.path}{file.remark}.", *file.more]
             sentences += [] if files else [form.missing]
             if verify and (exported := form.verifiable(found, path)):
@@ -68,12 +71,3 @@ def diff_of(found: Found) -> str:
     if shown is None:
         raise UsageError("there is no file of yours to show a diff of.", "Name a script, a build() or a --config FILE.")
     return shown.preview(found)
-
-
-def _write_file(file: File) -> None:
-    content = file.content()
-    if file.path == STANDARD_OUTPUT and isinstance(content, str):
-        sys.stdout.write(content if content.endswith("\n") else f"{content}\n")
-        sys.stdout.flush()
-    else:
-        write_atomically(file.path, content)

@@ -7,10 +7,10 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
-from advisor.records import Comparison, StackRecord, TrialRecord, Value
+from advisor.records import StackRecord, TrialRecord, Value
 from advisor.report.conclusions import stack_is_unclear
 from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch
-from advisor.report.several_gpus import gpus_to_start, launch_command
+from advisor.report.several_gpus import comparison_of, gpus_to_start, launch_command
 from advisor.report.verdict import why_no_stack
 from advisor.version import __version__
 
@@ -62,19 +62,16 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
 
 def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     """The measured effect of the settings, or the reason for none."""
-    stack = state.stack
-    scaling = state.scaling
+    stack, scaling = state.stack, state.scaling
+    own = [f"step: {format_ms(state.baseline.step_ms)} before"] if state.baseline else []
     if scaling and settings and settings == scaling.all_settings:
         best = scaling.row(scaling.best)
-        if best and best.speedup and best.ci_low and best.ci_high:
-            found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high))
-            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
+        if best and (found := comparison_of(best)):
+            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {format_interval(found)}"
         if gpus_to_start(state, settings) > 1:
             yield f"start: {launch_command(scaling)}"
     elif stack and stack.pending and settings == stack.settings:
-        yield f"speed-up: not known: {format_pending(stack)}"
-        if state.baseline:
-            yield f"step: {format_ms(state.baseline.step_ms)} before"
+        yield from (f"speed-up: not known: {format_pending(stack)}", *own)
     elif not settings:
         yield f"no settings: {why_no_stack(state)}"
     elif stack and stack.comparison and settings == stack.settings:
@@ -84,9 +81,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
         before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
         yield f"step: {f'{format_ms(before)} before, ' if before else ''}{format_ms(stack.step_ms)} tuned"
     else:
-        yield "speed-up: these settings were not measured together"
-        if state.baseline:
-            yield f"step: {format_ms(state.baseline.step_ms)} before"
+        yield from ("speed-up: these settings were not measured together", *own)
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:

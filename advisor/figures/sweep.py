@@ -13,8 +13,6 @@ KNEE_TOLERANCE = 0.03
 USABLE_MEMORY = 0.9
 BEYOND_LATENCY = "above the latency limit"
 
-_HEADINGS = ("Batch", "Step", "Call p50", "Call p95", "Call p99", "Samples/s", "Gain", "Memory", "Remark")
-
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
@@ -97,24 +95,24 @@ def knee_of(points: Sequence[SweepPoint]) -> int | None:
     return min((size for size, rate in rates.items() if rate >= (1 - KNEE_TOLERANCE) * best), default=None)
 
 
-def sweep_table(points: Sequence[SweepPoint]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The headings and the rows of the table; a column with nothing in it is left out, such as the calls in training.
-
-    The gain is that over the smallest size.
-    """
+def sweep_rows(points: Sequence[SweepPoint]) -> list[dict[str, str]]:
+    """The cells of each size by their headings. The gain is that over the smallest size."""
     recommended = knee_of(points)
     first = next((point.samples_per_s for point in points if point.samples_per_s), None)
     rows = []
     for point in points:
-        calls = (point.latency.p50_ms, point.latency.p95_ms, point.latency.p99_ms) if point.latency else ()
-        rows.append((
-            f"{point.size:,}",
-            format_ms(point.step_ms),
-            *(map(format_ms, calls) if calls else ("", "", "")),
-            format_rate(point.samples_per_s).removesuffix(" samples/s"),
-            f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
-            format_bytes(point.peak_reserved_bytes),
-            point.problem or ("knee" if point.size == recommended else ""),
-        ))  # fmt: skip
-    shown = [place for place in range(len(_HEADINGS)) if any(row[place] for row in rows)]
-    return tuple(_HEADINGS[place] for place in shown), [tuple(row[place] for place in shown) for row in rows]
+        calls = point.latency
+        rows.append(
+            {
+                "Batch": f"{point.size:,}",
+                "Step": format_ms(point.step_ms),
+                "Call p50": format_ms(calls.p50_ms) if calls else "",
+                "Call p95": format_ms(calls.p95_ms) if calls else "",
+                "Call p99": format_ms(calls.p99_ms) if calls else "",
+                "Samples/s": format_rate(point.samples_per_s).removesuffix(" samples/s"),
+                "Gain": f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
+                "Memory": format_bytes(point.peak_reserved_bytes),
+                "Remark": point.problem or ("knee" if point.size == recommended else ""),
+            }
+        )
+    return rows

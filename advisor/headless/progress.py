@@ -24,14 +24,14 @@ from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
 from advisor.report.verdict import why_no_stack
 
-# What is not over is not all done, however short the rest is expected to be.
+# The largest share of the work that is shown as done before the session has ended.
 _ALMOST = 0.99
 
 
 class HeadlessReporter:
-    """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
+    """Takes a session's events, keeps its state, and writes a line for each event that a person waits for.
 
-    What is not tried is told at the end, in the summary.
+    The summary at the end lists what was not tried.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -53,7 +53,7 @@ class HeadlessReporter:
         with self._taking:
             if self._closed:
                 return
-            lines = list(self._lines(event))  # before the state takes it in: some tell what is new
+            lines = list(self._lines(event))  # before the state has the event: some lines say what is new
             self.state.apply(event)
             for line in lines:
                 self._tell(line)
@@ -64,17 +64,16 @@ class HeadlessReporter:
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
-        """A line after the share that is done, which never falls. Only a session at its end has done all of it."""
+        """Write a line behind the share that is done, which never falls and is 100 % only at the end."""
         finished = self.state.finished
         over = finished is not None and not finished.cancelled and self.state.failure is None
         self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
         left_s = round(self.state.left_s or 0)
-        left = f"{left_s} s left" if 0 < left_s < 60 else f"{format_seconds(left_s)} left" if left_s >= 60 else ""
-        share = f"{100 * self._share:3.0f} %"
-        self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
+        left = f", {format_seconds(left_s) if left_s >= 60 else f'{left_s} s'} left" if left_s > 0 else ""
+        self.say(f"[{100 * self._share:3.0f} %{left}] {line}")
 
     def _lines(self, event: events.Event) -> Iterator[str]:  # noqa: PLR0912 - a case for each kind of event
-        """The lines that an event is worth; most are worth none."""
+        """The lines to write for an event; none for most events."""
         match event:
             case events.HardwareFound(hardware):
                 rows = {str(row[0]): row[1] for row in hardware_table(hardware, None).rows}
@@ -103,7 +102,7 @@ class HeadlessReporter:
             case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 yield from self._trial_line(record)
             case events.StackMeasured(record):
-                yield from self._new_stack_line(record)
+                yield from self._stack_line_if_new(record)
             case events.ScalingMeasured(record):
                 known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
                 yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
@@ -118,49 +117,41 @@ class HeadlessReporter:
                 yield f"{words} after {format_seconds(session_s)}"
 
     def _trial_line(self, record: TrialRecord) -> Iterator[str]:
-        told, now = self._told.get(record.label), (figures.verdict_shown(record), record.confirmed and record.alone)
+        """The line on a candidate: its effect, or why it has none. No line while it was only measured with others."""
+        known = record.alone or record.contribution is not None or not record.result.measured
+        told, now = self._told.get(record.label), (record.verdict if known else None, record.confirmed and record.alone)
         self._told[record.label] = now
-        # Nothing is told for a new interval that changed nothing; what settings do with others is told of them all.
-        if told != now and now[0] is not None:
-            again = " (with more runs)" if told and None not in told and told[1] == now[1] else ""
-            name = record.candidate.name if record.result.measured else record.label
-            yield f"{name}  {_effect(record, self.state)}{again}"
+        if told == now or not known:  # nothing is told for a new interval that changed nothing
+            return
+        name, words = record.candidate.name, figures.effect_words(record)
+        if not record.result.measured:
+            name, words = record.label, format_outcome(record.result)
+        elif record.alone:
+            words = self._gain(record.result, record.comparison)
+            words += f", {figures.IN_TURN}" * record.confirmed
+        elif record.contribution and record.contribution.verdict.is_change:
+            words += f", {record.contribution.verdict}"
+        doubt = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+        again = " (with more runs)" if told and told[0] is not None and told[1] == now[1] else ""
+        yield f"{name}  {words}{doubt}{again}"
 
-    def _new_stack_line(self, stack: StackRecord) -> Iterator[str]:
+    def _stack_line_if_new(self, stack: StackRecord) -> Iterator[str]:
+        """The line on the settings together: their effect, or why there is none. No line if it reads as the last."""
+        line = f"together: {why_no_stack(self.state)}"
         if stack.settings:
             settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
-            line = f"together: {settings}  {_stack_effect(stack, self.state)}"
-        else:
-            line = f"together: {why_no_stack(self.state)}"
-        if line != self._stack_line:  # each move may move its figures, by less than is shown
+            effect = stack.result.reason if stack.pending else format_outcome(stack.result)
+            if stack.result.measured:
+                gain = self._gain(stack.result, stack.comparison)
+                effect = f"{gain}{figures.other_batch(stack, self.state.baseline)}, {figures.how_confirmed(stack)}"
+            line = f"together: {settings}  {effect}"
+        if line != self._stack_line:
             yield line
         self._stack_line = line
 
-
-def _effect(record: TrialRecord, state: SessionState) -> str:
-    """A trial's speed-up and verdict, or the reason for none, with remarks on the figure."""
-    if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
-        return format_outcome(record.result)
-    words = figures.effect_words(record)
-    if record.alone:
-        in_turn = f", {figures.IN_TURN}" if record.confirmed else ""
-        words = f"{_gain(record.result, record.comparison, state)}{in_turn}"
-    elif record.contribution and record.contribution.verdict.is_change:
-        words = f"{words}, {record.contribution.verdict}"
-    return f"{words} (unreliable: {record.result.disturbed})" if record.result.disturbed else words
-
-
-def _stack_effect(stack: StackRecord, state: SessionState) -> str:
-    """The stack's effect and its kind of confirmation, or the reason for none."""
-    if stack.pending or not stack.result.measured:
-        return stack.result.reason if stack.pending else format_outcome(stack.result)
-    gain = _gain(stack.result, stack.comparison, state)
-    return f"{gain}{figures.other_batch(stack, state.baseline)}, {figures.how_confirmed(stack)}"
-
-
-def _gain(result: TrialResult, comparison: Comparison | None, state: SessionState) -> str:
-    """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
-    if (by := state.yardstick) and not by.goal.by_time:
-        return by.effect(result, comparison)
-    words = format_ratio(comparison)
-    return f"{words} {comparison.verdict}" if comparison and comparison.verdict.is_change else words
+    def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:
+        """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
+        if (by := self.state.yardstick) and not by.goal.by_time:
+            return by.effect(result, comparison)
+        words = format_ratio(comparison)
+        return f"{words} {comparison.verdict}" if comparison and comparison.verdict.is_change else words

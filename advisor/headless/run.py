@@ -11,13 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from advisor.errors import AdvisorError, ExitCode
-from advisor.experiment import events
-from advisor.experiment.events import Event
+from advisor.experiment.events import Event, SessionFinished
 from advisor.experiment.measuring.verification import limit_s, may_be_verified
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
 from advisor.export.json_report import report, strict_json
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
@@ -32,11 +30,9 @@ if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
 _SIGNAL_CHECK_S = 0.05
-Emit = Callable[[events.Event], None]
-OpenSession = Callable[[Request, "PastSession | None", Emit], "Session"]
 
 
-def open_session(request: Request, past: PastSession | None, emit: Emit) -> Session:
+def open_session(request: Request, past: PastSession | None, emit: Callable[[Event], None]) -> Session:
     """A session with its journal and its trial processes, ready to run."""
     from advisor.experiment.session import Session
     from advisor.runner.trials import Runner
@@ -46,9 +42,7 @@ def open_session(request: Request, past: PastSession | None, emit: Emit) -> Sess
     return Session(request, Runner(), emit, journal, past=past)
 
 
-def run_headless(
-    request: Request, outputs: Outputs, past: PastSession | None = None, *, opener: OpenSession | None = None
-) -> int:
+def run_headless(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
     """Run a session, or take up a past one, to its end; report it, write the outputs, and return the exit code.
 
     SIGINT, SIGTERM and SIGHUP end the session; what was measured until then is reported and written. Raises
@@ -58,33 +52,28 @@ def run_headless(
     reporter = HeadlessReporter(sys.stderr)
     stream = EventStream(sys.stdout) if outputs.streams_events else None
 
-    def emit(event: events.Event) -> None:
+    def emit(event: Event) -> None:
         if stream:
-            stream.handle(event)
+            stream.write(type(event).__name__, event)
         reporter.handle(event)
 
     with INTERRUPTS.handled():
-        session = (opener or open_session)(request, past, emit)
+        session = open_session(request, past, emit)
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
             ended = _run_in_thread(session, session.run, reporter.say)
             if not ended:
                 reporter.close()
-                reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
+                reporter.state.apply(SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
             if stream:
                 stream.write("Report", report(reporter.state, request))
-            if (end := reporter.state.finished) and end.cancelled:
-                nothing = "" if reporter.state.baseline else "nothing was measured yet; "
+            state = reporter.state
+            if cancelled := state.finished is not None and state.finished.cancelled:
+                nothing = "" if state.baseline else "nothing was measured yet; "
                 reporter.say(f"{nothing}go on with: perf-advisor --resume")
     if not ended:
         raise KeyboardInterrupt
-    return _exit_code(reporter.state, written)
-
-
-def _exit_code(state: SessionState, written: Written) -> int:
-    """The exit code of a session that has ended. Raises the error of one that failed, or of an output."""
-    cancelled = state.finished is not None and state.finished.cancelled
     if state.failure and not cancelled:
         raise state.failure.error
     if state.finished is None:
@@ -95,9 +84,9 @@ def _exit_code(state: SessionState, written: Written) -> int:
 
 
 def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:
-    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
+    """Run a part of the session in a thread, which no signal interrupts. Return whether it has ended.
 
-    The first signal ends it early; after another it is not waited for any more.
+    The first signal ends it early; after the second this function does not wait for its end.
     """
     worker = threading.Thread(target=part, name="session", daemon=True)
     cancelled = INTERRUPTS.asked
@@ -114,9 +103,8 @@ def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[st
 
 
 def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: Session) -> Written:
-    """The files first: whoever reads our output may leave."""
-    state = reporter.state
-    catalog = load_catalog(request.recipe_folders)
+    """Write the files, then the summary: whoever reads our output may leave."""
+    state, catalog = reporter.state, load_catalog(request.recipe_folders)
 
     def verify(exported: Exported) -> None:
         stack = state.stack
@@ -125,12 +113,10 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
             if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
                 reporter.close()
 
-    if outputs.streams_events:
-        outputs = replace(outputs, json_path=None)
-    written = write_outputs(state, request, outputs, catalog, verify)
+    files = replace(outputs, json_path=None) if outputs.streams_events else outputs
+    written = write_outputs(state, request, files, catalog, verify)
     if state.baseline:
-        machine_reads = outputs.json_to_stdout or outputs.streams_events
-        print_sections(summary_sections(state, catalog), sys.stderr if machine_reads else sys.stdout)
+        print_sections(summary_sections(state, catalog), sys.stderr if outputs.json_to_stdout else sys.stdout)
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
@@ -146,12 +132,8 @@ class EventStream:
         self._file = file
         self._lock = threading.Lock()
 
-    def handle(self, event: Event) -> None:
-        """Write an event. Called from the session's thread."""
-        self.write(type(event).__name__, event)
-
     def write(self, kind: str, data: Any) -> None:
-        """Write a line of this kind; the last one holds the report."""
+        """Write a line of this kind, from any thread; the last one holds the report."""
         line = strict_json({"event": kind, "at": round(time.time(), 3), "data": data})
         with self._lock, suppress(OSError, ValueError):
             self._file.write(f"{line}\n")

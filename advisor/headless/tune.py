@@ -28,7 +28,7 @@ from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import replaced
-from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.report.conclusions import settings_to_export
@@ -61,47 +61,53 @@ def tune(
             "advisor.tune() was called while its own target was imported.",
             "Put the call under `if __name__ == '__main__':`.",
         )
+    catalog = load_catalog()
+
+    def ids(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+        text = value if isinstance(value, str) else ",".join(value)
+        return tuple(catalog[each].id for each in (read_option(name, names_of, text) if text else ()))
+
     spec = TargetSpec(
         target=target_of(workload),
         directory=str(Path.cwd()),
-        mode=_read("mode", choice_of(Mode), mode) if mode else None,
-        device=_read("device", device_of, device),
-        batch_size=None if batch_size is None else _read("batch_size", count_of, batch_size),
+        mode=read_option("mode", choice_of(Mode), mode) if mode else None,
+        device=read_option("device", device_of, device),
+        batch_size=None if batch_size is None else read_option("batch_size", count_of, batch_size),
     )
-    catalog = load_catalog()
     request = Request(
         spec,
-        budget_s=seconds_in(budget),
-        objective=_read("objective", choice_of(Objective), objective),
-        allow=_read("allow", choice_of(Numerics), allow),
+        budget_s=read_option("budget", seconds_of, budget),
+        objective=read_option("objective", choice_of(Objective), objective),
+        allow=read_option("allow", choice_of(Numerics), allow),
         evaluate=evaluate and target_of(evaluate),
         min_score=min_score,
         max_drop=max_drop,
-        eval_steps=_read("steps", count_of, steps),
-        only=_recipes("only", only, catalog),
-        skip=_recipes("skip", skip, catalog),
+        eval_steps=read_option("steps", count_of, steps),
+        only=ids("only", only),
+        skip=ids("skip", skip),
     )
     request.check()
-    return Tuned(_run(request, progress=progress), request)
-
-
-def _run(request: Request, *, progress: bool) -> SessionState:
-    """Run a session to its end; its state. Raises AdvisorError where it failed."""
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
-        reporter = LineReporter(sys.stderr if progress else nowhere)
+    with Path(os.devnull).open("w") as nowhere:
+        file = sys.stderr if progress else nowhere
+        reporter = LineReporter(file)
         session = open_session(request, None, reporter.handle)
         with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel), program_left_alone():
             session.run()
-    if progress:
-        print(file=sys.stderr)
+        print(file=file)
     if reporter.state.failure is not None:
         raise reporter.state.failure.error
-    return reporter.state
+    return Tuned(reporter.state, request)
+
+
+def read_option(name: str, read: Callable[[str], T], value: object) -> T:
+    """An argument by the reader of the option of that name. Raises UsageError that names the argument."""
+    with named(name):
+        return read(str(value))
 
 
 @contextmanager
 def program_left_alone() -> Iterator[None]:
-    """Have new processes not run the calling program, as those of multiprocessing do: trials read nothing of it."""
+    """Inside this context, new processes do not run the calling program, as those of multiprocessing do."""
     original = multiprocessing.spawn.get_preparation_data
 
     def without_main(name: str) -> dict[str, Any]:
@@ -110,17 +116,6 @@ def program_left_alone() -> Iterator[None]:
 
     with replaced(multiprocessing.spawn, "get_preparation_data", without_main):
         yield
-
-
-def _read(name: str, read: Callable[[str], T], value: object) -> T:
-    """An argument by the reader of the option of that name. Raises UsageError that names the argument."""
-    with named(name):
-        return read(str(value))
-
-
-def _recipes(name: str, value: str | Sequence[str], catalog: Catalog) -> tuple[str, ...]:
-    names = _read(name, names_of, value if isinstance(value, str) else ",".join(value)) if value else ()
-    return tuple(catalog[name].id for name in names)
 
 
 class Tuned:
@@ -172,8 +167,8 @@ class Tuned:
     def __repr__(self) -> str:
         if self.speedup is None:
             return "Tuned(no settings that are measurably better together were found)"
-        named = ", ".join(f"{key}: {value}" for key, value in self.settings.items())
-        return f"Tuned({self.speedup:.2f}x with {named})"
+        settings = ", ".join(f"{key}: {value}" for key, value in self.settings.items())
+        return f"Tuned({self.speedup:.2f}x with {settings})"
 
     def _repr_html_(self) -> str:
         """The whole report in a frame of its own: its styles and the notebook's leave each other alone."""
@@ -191,11 +186,6 @@ class LineReporter(HeadlessReporter):
             print(f"\r\033[K{plain(text)[:_CELLS]}", end="", file=self._file, flush=True)
 
 
-def seconds_in(budget: str | float) -> float:
-    """The seconds of a budget, as of the option. Raises UsageError."""
-    return _read("budget", seconds_of, budget)
-
-
 def target_of(workload: Any) -> str:
     """The target that names a workload: a text as it is, a function by its module, anything else in a file of its own.
 
@@ -206,10 +196,7 @@ def target_of(workload: Any) -> str:
     module, name = getattr(workload, "__module__", "__main__"), getattr(workload, "__qualname__", "")
     if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is workload:
         return f"{module}:{name}"
-    return _pickled(workload, name or type(workload).__name__)
-
-
-def _pickled(workload: Any, name: str) -> str:
+    name = name or type(workload).__name__
     try:
         content = _bytes_of(workload)
     except Exception as error:  # whatever an object's own reduction raises

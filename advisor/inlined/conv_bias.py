@@ -40,7 +40,7 @@ def remove_conv_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> 
 
 @torch.no_grad()
 def take_off(pairs: list[tuple[Any, Any]], *_: Any) -> None:
-    """Take each bias off its norm's running mean, and set it to zero."""
+    """Subtract each bias from the running mean of its norm, and set the bias to zero."""
     for layer, norm in pairs:
         bias = layer._parameters["bias"].requires_grad_(False)
         if norm.running_mean is not None:

@@ -215,7 +215,7 @@ class _Crop(_Step):
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]
 
 
-# The form for batches of each torchvision transform that has one, by its class name.
+# By the class name of a torchvision transform, the class that does the same to a whole batch.
 _FORMS = {
     **dict.fromkeys(("ToTensor", "ToImage", "PILToTensor"), _ToTensor),
     **dict.fromkeys(("RandomHorizontalFlip", "RandomVerticalFlip"), _Flip),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.experiment.measuring.verification import loop_spec, middle_block, ratio_of_processes, time_in_pairs
-from advisor.figures.options import choice_of, device_of
-from advisor.headless.tune import program_left_alone, seconds_in, target_of
+from advisor.figures.options import choice_of, device_of, seconds_of
+from advisor.headless.tune import program_left_alone, read_option, target_of
 from advisor.judging.runs import rates
 from advisor.records import Comparison, Mode, TargetSpec, Verdict
 from advisor.runner.trials import Runner
@@ -51,7 +51,7 @@ def ab(
     Each is a ``build`` function, all that one may return, or a target as on the command line; both run as they are.
     Raises ``advisor.errors.AdvisorError`` when one of them cannot be run.
     """
-    budget_s, here = seconds_in(budget), str(Path.cwd())
+    budget_s, here = read_option("budget", seconds_of, budget), str(Path.cwd())
     loop, place = choice_of(Mode)(mode) if mode else None, device_of(device)
     first, second = (
         loop_spec(side, TargetSpec(target_of(build), here, loop, place), limit_s=budget_s, measure_s=_MEASURE_S)

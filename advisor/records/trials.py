@@ -247,7 +247,7 @@ class TrialResult:
 
     @property
     def probed(self) -> bool:
-        """Whether the trial produced losses or outputs; one in a higher precision produces nothing else."""
+        """Whether the trial produced losses or outputs, which is all that a trial in a higher precision does."""
         return self.outcome is Outcome.MEASURED and bool(self.losses or self.outputs)
 
 

@@ -105,18 +105,33 @@ def _moved(ratio: float, noise: float) -> str:
 
 def _known(side: Measured) -> dict[str, Mapping[str, _Figure | str]]:
     """All that is compared of a session, by its kind and its name."""
-    state, facts = side.state, side.state.facts
+    state, facts, baseline = side.state, side.state.facts, side.state.baseline
     found = ranking(state)
-    rows = [each for row in found.rows for each in (row, *row.values)]
-    own = _texts(facts.workload.current if facts else {})
+    own, stack = dict[str, _Figure | str]({"Step": "not measured"}), dict[str, _Figure | str]({"Speed-up": "none"})
+    if baseline is not None:
+        half = baseline.half_width
+        own = {
+            "Step": _Figure(format_ms(baseline.step_ms), baseline.step_ms, half),
+            "Throughput": _Figure(format_rate(baseline.samples_per_s), baseline.samples_per_s, half),
+            "Peak memory": _Figure(format_bytes(state.baseline_bytes), state.baseline_bytes),
+            "Interval": format_within(half),
+        }
+    if together := found.together:
+        effect, peak = _effect(together), together.memory_bytes[1]
+        stack = {
+            "Speed-up": effect,
+            "Step": _Figure(format_ms(together.after_ms), together.after_ms, effect.half_width),
+            "Peak memory": _Figure(format_bytes(peak), peak),
+        }
     options = (word.partition("=") for word in options_of(side.request))
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
+    present = _texts(facts.workload.current if facts else {})
     return {
-        "Baseline": _baseline(state),
-        "Stack": _stack(found.together),
+        "Baseline": own,
+        "Stack": stack,
         "Settings of the stack": _texts(state.stack_settings),
-        "Settings": {row.key: _effect(row.figures) if row.figures else row.note for row in rows},
-        "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **own},
+        "Settings": {row.key: _effect(row.figures) if row.figures else row.note for row in found.every},
+        "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **present},
         "Options": {name: value for name, _, value in options},
         "Machine": {str(name): str(text) for name, text in machine},
         "Versions": facts.versions if facts else {},
@@ -125,29 +140,6 @@ def _known(side: Measured) -> dict[str, Mapping[str, _Figure | str]]:
 
 def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
     return {key: text_of(value) for key, value in sorted(settings.items())}
-
-
-def _baseline(state: SessionState) -> dict[str, _Figure | str]:
-    baseline = state.baseline
-    if baseline is None:
-        return {"Step": "not measured"}
-    return {
-        "Step": _Figure(format_ms(baseline.step_ms), baseline.step_ms, baseline.half_width),
-        "Throughput": _Figure(format_rate(baseline.samples_per_s), baseline.samples_per_s, baseline.half_width),
-        "Peak memory": _Figure(format_bytes(state.baseline_bytes), state.baseline_bytes),
-        "Interval": format_within(baseline.half_width),
-    }
-
-
-def _stack(together: Figures | None) -> dict[str, _Figure | str]:
-    if together is None:
-        return {"Speed-up": "none"}
-    effect, peak = _effect(together), together.memory_bytes[1]
-    return {
-        "Speed-up": effect,
-        "Step": _Figure(format_ms(together.after_ms), together.after_ms, effect.half_width),
-        "Peak memory": _Figure(format_bytes(peak), peak),
-    }
 
 
 def _effect(figures: Figures) -> _Figure:

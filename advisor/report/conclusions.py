@@ -1,12 +1,13 @@
 """Conclusions from a session's state: what to export, shares of peak rates, the sweep, what was tried."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
-from advisor.records import Outcome, TrialRecord, Value, Verdict
+from advisor.records import Comparison, OperatorRow, Outcome, TrialRecord, Value, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
-    """The roof shares of the baseline and the stack, each of the type that it computes in; None where unknown.
+    """The shares of peak rates that baseline and stack reach, for the type that each computes in; None if unknown.
 
     The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
     """
@@ -56,6 +57,21 @@ def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None
     return shares[0], shares[1]
 
 
+def tuned_phases(state: SessionState) -> dict[str, float]:
+    """The milliseconds of the phases with the stack; empty where they were not timed."""
+    return state.stack.result.phases if state.stack and state.stack.settings else {}
+
+
+def by_own_time(operators: Iterable[OperatorRow]) -> tuple[bool, list[OperatorRow]]:
+    """The operators with the most time of their own first: on the device, or where none has any there on the host.
+
+    The first value says whether it is on the device.
+    """
+    rows = list(operators)
+    on_device = any(row.device_ms for row in rows)
+    return on_device, sorted(rows, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+
+
 def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     """The sweep over batch sizes, the baseline's own among them; empty unless at least two sizes were measured."""
     if state.baseline is None:
@@ -68,6 +84,11 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
         latency_limit_ms=state.goal.latency_limit_ms,
     )
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
+
+
+def effect_of(record: TrialRecord) -> Comparison | None:
+    """A candidate's own effect on the speed; None if it was only measured with others, so that nobody knows it."""
+    return record.comparison if record.alone else record.contribution
 
 
 def candidates_tried(state: SessionState) -> list[TrialRecord]:

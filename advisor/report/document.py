@@ -3,9 +3,11 @@
 Nothing here knows what a session is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from advisor.figures.formatting import MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,16 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
     return Table(("", ""), tuple(rows))
 
 
+def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **more: Any) -> Table:
+    """A table of cells by their headings, without the columns that are empty in all rows; there is at least one row.
+
+    The columns named in ``words`` hold text, all others numbers. ``more`` are further fields of the table.
+    """
+    headings = tuple(name for name in rows[0] if any(row[name] not in ("", MISSING) for row in rows))
+    cells = tuple(tuple(row[name] for name in headings) for row in rows)
+    return Table(headings, cells, frozenset(headings).difference(words), **more)
+
+
 # The role of a bar, which has a colour.
 Tone = Literal["baseline", "stack", "faster", "slower", "other"]
 
@@ -85,16 +97,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars under one another on one scale; ``words`` say what they show."""
-
-    title: str
-    words: str
-    bars: tuple[Bar, ...]
-    ticks: tuple[tuple[float, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """A part of a stacked bar, with the initial that stands in it."""
 
@@ -106,7 +108,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """One stacked bar: its parts in their order."""
+    """A bar of parts, on a scale of its own."""
 
     name: str
     text: str
@@ -114,15 +116,16 @@ class Stacked:
 
 
 @dataclass(frozen=True, slots=True)
-class StackedBars:
-    """Stacked bars, each on a scale of its own; ``words`` as in ``Bars``."""
+class Bars:
+    """Bars under one another; ``words`` say what they show. Only the stacked ones have their own scales."""
 
     title: str
     words: str
-    bars: tuple[Stacked, ...]
+    bars: tuple[Bar | Stacked, ...]
+    ticks: tuple[tuple[float, str], ...] = ()
 
 
-Block = Paragraph | Bullets | Listing | Table | Bars | StackedBars
+Block = Paragraph | Bullets | Listing | Table | Bars
 
 
 @dataclass(frozen=True, slots=True)

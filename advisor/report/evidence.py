@@ -18,10 +18,10 @@ from advisor.figures.formatting import (
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
-from advisor.records import Ceilings, Facts, GpuInfo, Hardware, Mode, Profile, text_of
+from advisor.records import Ceilings, Facts, Hardware, Mode, Profile, text_of
 from advisor.report import figures
-from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
-from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs
+from advisor.report.conclusions import RoofShare, by_own_time, roof_shares, sweep_of, tuned_phases
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs, table_of
 
 _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
@@ -33,35 +33,29 @@ _MOST_OF_A_PEAK = 1.5
 
 
 def caveats_section(state: SessionState) -> Iterator[Section]:
-    """A section of doubts about the figures, if there are any."""
-    if caveats := tuple(_caveats(state)):
-        yield Section("Read this first", (Bullets(caveats),), warns=True)
-
-
-def _caveats(state: SessionState) -> Iterator[str]:
-    """Warnings, disturbances, and figures that contradict each other."""
+    """Warnings, disturbances, and figures that contradict each other, if there are any."""
     baseline, stack = state.baseline, state.stack if state.stack_settings else None
-    for said in state.messages:
-        if said.severity != "information":
-            yield f"{said.text[:1].upper()}{said.text[1:].rstrip('.')}."
+    caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
     if baseline is not None and baseline.result.disturbed:
-        yield f"The baseline is unreliable: {baseline.result.disturbed}."
+        caveats.append(f"The baseline is unreliable: {baseline.result.disturbed}.")
         if stack and _THREADS in stack.settings:
-            yield (
+            caveats.append(
                 f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: here other programs "
                 "take a core, and every operator waits for the thread without one."
             )
     if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
         others = figures.company(baseline.result.gpu.foreign_processes)
-        yield f"While the baseline was timed, {others}; even an idle one can slow launches."
+        caveats.append(f"While the baseline was timed, {others}; even an idle one can slow launches.")
     if stack and stack.result.disturbed:
-        yield f"The settings together are unreliable: {stack.result.disturbed}."
-    for reached in filter(None, roof_shares(state)):
-        if reached.share > _MOST_OF_A_PEAK:
-            yield (
-                f"A step reaches {roof_text(reached)}, more than a peak allows: other programs slowed its measurement, "
-                "or the step computes in another way."
-            )
+        caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
+    caveats += [
+        f"A step reaches {roof_text(reached)}, more than a peak allows: other programs slowed its measurement, or the "
+        "step computes in another way."
+        for reached in roof_shares(state)
+        if reached and reached.share > _MOST_OF_A_PEAK
+    ]
+    if caveats:
+        yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
 
 
 def bound_sentence(profile: Profile) -> str:
@@ -72,10 +66,8 @@ def bound_sentence(profile: Profile) -> str:
     return f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}."
 
 
-def roof_text(reached: RoofShare | None) -> str:
-    """``94 % of 51.0 TFLOP/s float32``; empty where it is not known."""
-    if reached is None:
-        return ""
+def roof_text(reached: RoofShare) -> str:
+    """The share of a peak rate in words: ``94 % of 51.0 TFLOP/s float32``."""
     return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
 
 
@@ -126,13 +118,12 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
         low, middle, high = map(format_ms, result.event_step_ms)
         yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
     if latency := result.latency:
-        shares = " / ".join(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
-        yield "Single calls", f"waited for, p50 / p95 / p99 of {latency.calls}: {shares}"
+        yield "Single calls", f"{figures.call_words(latency)} ({latency.calls} calls, each waited for)"
     yield "Throughput", format_rate(baseline.samples_per_s)
     if rate := figures.tokens_per_s(state.facts, baseline.samples_per_s):
         yield "Generated", format_rate(rate, "tokens")
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
-    if energy := figures.energy_words(result):
+    if energy := figures.energy_words(result.energy_j_per_sample):
         yield "Energy", f"{energy}, whole GPU"
     if result.gpu is not None and result.gpu.samples:
         yield "GPU", figures.gpu_sentence(result.gpu)
@@ -140,30 +131,26 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
 
 
 def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
-    """The machine and the versions."""
-    rows: list[tuple[str, Inline]] = [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
+    """The machine and the versions: each GPU with its limits and other programs on it, then the host."""
+    rows: list[tuple[str, Inline]] = []
+    for gpu in hardware.gpus:
+        named = [f"{one.name} ({one.pid}, {format_bytes(one.used_memory_bytes)})" for one in gpu.processes]
+        parts = (
+            f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}",
+            f"limit {gpu.power_limit_w:.0f} W" if gpu.power_limit_w is not None else "",
+            f"throttled by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else "",
+            "MIG on" if gpu.mig_enabled else "",
+            f"also used by {'; '.join(named)}" if named else "",
+        )
+        rows.append((f"GPU {gpu.index}", ", ".join(filter(None, parts))))
     rows += [("GPU", hardware.gpu_note)] if hardware.gpu_note else []
     rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
-    if host.cpu_features:
-        rows.append(("Features", ", ".join(host.cpu_features)))
+    rows += [("Features", ", ".join(host.cpu_features))] if host.cpu_features else []
     rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", f"{host.system}, Python {host.python}")]
     rows += list(facts.versions.items()) if facts else []
     return pairs(rows)
-
-
-def _gpu_words(gpu: GpuInfo) -> str:
-    """A GPU, its limits, and other programs on it."""
-    named = [f"{one.name} ({one.pid}, {format_bytes(one.used_memory_bytes)})" for one in gpu.processes]
-    parts = [
-        f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}",
-        f"limit {gpu.power_limit_w:.0f} W" if gpu.power_limit_w is not None else "",
-        f"throttled by {', '.join(gpu.throttle_reasons)}" if gpu.throttle_reasons else "",
-        "MIG on" if gpu.mig_enabled else "",
-        f"also used by {'; '.join(named)}" if named else "",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -176,35 +163,39 @@ def time_section(state: SessionState) -> Iterator[Section]:
         return
     blocks: list[Block] = [phases_table(state, profile)] if profile.phases else []
     if profile.operators:
-        on_device = any(row.device_ms for row in profile.operators)
-        longest = sorted(profile.operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+        on_device, longest = by_own_time(profile.operators)
         where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
         left_out = f" ({more} more in the JSON report)" if more > 0 else ""
         blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
-        shown = longest[:_OPERATORS_SHOWN]
-        names: list[Inline] = [Code(row.name) for row in shown]
-        numbers = {"Calls": [format_count(row.calls) for row in shown]}
-        if on_device:
-            numbers["Device"] = [format_ms(row.device_ms) for row in shown]
-        numbers["Host"] = [format_ms(row.host_ms) for row in shown]
-        rows = zip(names, *numbers.values(), strict=True)
-        blocks.append(Table(("Operator", *numbers), tuple(rows), frozenset(numbers)))
+        cells: list[dict[str, Inline]] = [
+            {
+                "Operator": Code(row.name),
+                "Calls": format_count(row.calls),
+                "Device": format_ms(row.device_ms) if on_device else "",
+                "Host": format_ms(row.host_ms),
+            }
+            for row in longest[:_OPERATORS_SHOWN]
+        ]
+        blocks.append(table_of(cells, ("Operator",)))
     if blocks:
         yield Section("Where the time goes", tuple(blocks), whole=True)
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
     """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
-    tuned = state.stack.result.phases if state.stack and state.stack.settings else {}
-    columns = {"Tuned": tuned, "Kernels and copies": profile.device_phases}
-    times = {heading: column for heading, column in columns.items() if column}
-    rows: list[tuple[Inline, ...]] = []
+    tuned, rows = tuned_phases(state), list[dict[str, Inline]]()
     for name in dict.fromkeys((*profile.phases, *tuned)):
         share = profile.share(name)
-        shown = Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING
-        others = (format_ms(column.get(name)) for column in times.values())
-        rows.append((name.replace("_", " "), format_ms(profile.phases.get(name)), shown, *others))
-    return Table(("Phase", "Time", "Share", *times), tuple(rows), frozenset({"Time", *times}))
+        rows.append(
+            {
+                "Phase": name.replace("_", " "),
+                "Time": format_ms(profile.phases.get(name)),
+                "Share": Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING,
+                "Tuned": format_ms(tuned.get(name)),
+                "Kernels and copies": format_ms(profile.device_phases.get(name)),
+            }
+        )
+    return table_of(rows, ("Phase", "Share"))
 
 
 # --- the roof -------------------------------------------------------------------------------------------------
@@ -218,9 +209,8 @@ def roof_section(state: SessionState) -> Iterator[Section]:
     before, after = roof_shares(state)
     named = (("Matrix products", before), ("Tuned", after))
     reached = [(name, Share(found.share, roof_text(found))) for name, found in named if found]
-    blocks: list[Block] = []
-    if rows := [*reached, *_step_rows(profile)]:
-        blocks.append(pairs(rows))
+    rows = [*reached, *_step_rows(profile)]
+    blocks: list[Block] = [pairs(rows)] if rows else []
     if before and after and after.share < before.share:
         blocks.append(Paragraph(f"The tuned share refers to the higher peak of {after.dtype}: it means more work."))
     if profile.ceilings and (ceilings := list(_ceiling_rows(profile.ceilings))):
@@ -270,10 +260,9 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     points = sweep_of(state)
     if not points:
         return
-    headings, rows = sweep.sweep_table(points)
     blocks: list[Block] = [
         Paragraph(sweep_sentence(points, state.mode)),
-        Table(headings, tuple(rows), frozenset(headings) - {"Remark"}),
+        table_of(sweep.sweep_rows(points), ("Remark",)),
     ]
     knee = sweep.knee_of(points)
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:

@@ -3,7 +3,7 @@
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from advisor.experiment.state import SessionState
@@ -17,17 +17,8 @@ from advisor.figures.formatting import (
     format_within,
 )
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
-from advisor.records import (
-    BaselineRecord,
-    Facts,
-    GpuReadings,
-    Hardware,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Verdict,
-    Verification,
-)
+from advisor.records import BaselineRecord, Facts, GpuReadings, Hardware, Latency, StackRecord, Verification
+from advisor.records.trials import TrialRecord, TrialResult
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
@@ -47,10 +38,12 @@ IN_TURN = "in turn with the baseline"
 _AGREES = 0.1
 
 
-def verdict_shown(record: TrialRecord) -> Verdict | None:
-    """A candidate's verdict; None where it ran with others only, so that its own effect is not known."""
-    known = record.alone or record.contribution is not None or not record.result.measured
-    return record.verdict if known else None
+def before_and_after(form: Callable[[float | None], str], before: float | None, after: float | None) -> str:
+    """Two figures with their unit, written once if it is the same; the second alone where the first is not known."""
+    first, second = form(before), form(after)
+    number, _, unit = first.partition(" ")
+    shown = number if unit and second.endswith(f" {unit}") else first
+    return second if before is None else f"{shown} → {second}"
 
 
 def effect_words(record: TrialRecord) -> str:
@@ -58,6 +51,17 @@ def effect_words(record: TrialRecord) -> str:
     if record.alone:
         return format_ratio(record.comparison)
     return f"{format_ratio(record.contribution)} on the stack" if record.contribution else "not measured alone"
+
+
+def as_sentence(text: str) -> str:
+    """A remark of the session, which begins in lower case and has no end, as a sentence."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def call_words(calls: Latency) -> str:
+    """The percentiles of single calls: ``p50 9.10 ms · p95 11.0 ms · p99 13.2 ms``."""
+    times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
+    return " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
 
 
 def interval_words(baseline: BaselineRecord) -> str:
@@ -97,11 +101,20 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_LEVELS[level] for level in levels).rjust(width)
 
 
-def step_series(times_ms: Sequence[float], most: int) -> str:
-    """The last step times as a line of blocks: the median is at half height, 10 % more at the top."""
+def block_times(result: TrialResult) -> list[float]:
+    """Milliseconds a step of each block, in the order in which they were timed."""
+    return [block.step_ms for block in result.blocks]
+
+
+def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
+    """The fastest and the slowest block, ``26.1 ms to 27.0 ms``; and the last ones as a line that is level if steady.
+
+    The line has the median at half height, and 10 % more at the top.
+    """
     usual = median(times_ms)
     drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times_ms[-most:]] if usual else []
-    return sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
+    series = sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
+    return " to ".join(dict.fromkeys(map(format_ms, (min(times_ms), max(times_ms))))), series
 
 
 # --- the export ---------------------------------------------------------------------------------------------------
@@ -136,8 +149,8 @@ def gpu_sentence(gpu: GpuReadings) -> str:
         gauges.append(f"{gpu.power_w:.0f} W on average")
     # A power cap is normal for a heavy step.
     capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
-    alone = [] if gpu.foreign_processes else [company(gpu.foreign_processes)]
-    return "; ".join(filter(None, (", ".join(gauges), *capped, *gpu_troubles(gpu), *alone)))
+    parts = (", ".join(gauges), *capped, *gpu_troubles(gpu), company(gpu.foreign_processes))
+    return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
 def gpu_troubles(gpu: GpuReadings) -> list[str]:
@@ -160,14 +173,9 @@ def company(count: int | None) -> str:
     return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
 
 
-def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> str:
-    """Energy a sample, with the baseline's where that is given and known; empty where it was not measured."""
-    now, before = result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None
-    if now is None:
-        return ""
-    if before is None:
-        return f"{format_energy(now)} a sample"
-    return f"{format_energy(before)} → {format_energy(now)} a sample"
+def energy_words(energy_j: float | None, before_j: float | None = None) -> str:
+    """Energy a sample, after the baseline's where that is known; empty where it was not measured."""
+    return f"{before_and_after(format_energy, before_j, energy_j)} a sample" if energy_j is not None else ""
 
 
 def gpu_names(hardware: Hardware) -> list[str]:

@@ -14,8 +14,8 @@ from advisor.figures.formatting import (
     interval_or_words,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import Finding, HabitRow, Profile, TrialRecord, text_of
-from advisor.report.document import Block, Bullets, Code, Paragraph, Section, Table
+from advisor.records import Finding, HabitRow, TrialRecord, text_of
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, table_of
 from advisor.report.rows import title_of
 
 
@@ -25,10 +25,11 @@ def source_section(state: SessionState) -> Iterator[Section]:
         return
     habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
     read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
-    costs = [f" ({price})" if (price := price_text(finding, state)) else "" for finding in state.findings]
-    told = zip(state.findings, costs, strict=True)
-    found = [f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{cost}." for one, cost in told]
-    bullets = [Bullets((*state.source_problems, *found))] if state.source_problems or found else []
+    found = list(state.source_problems)
+    for one in state.findings:
+        price = f" ({cost})" if (cost := price_text(one, state)) else ""
+        found.append(f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{price}.")
+    bullets = [Bullets(tuple(found))] if found else []
     yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
 
 
@@ -37,11 +38,12 @@ def price_text(finding: Finding, state: SessionState) -> str:
     record, profile = price_of(finding, state.trials.values()), state.profile
     if record is not None:
         return f"{record.candidate.name} {interval_or_words(record.comparison)}"
-    places = [place for place in (profile.sync_places if profile else None) or () if place.place == finding.place]
-    if waits_ms := sum(place.blocked_ms or 0.0 for place in places):
+    if profile is None:
+        return ""
+    if waits_ms := sum(place.blocked_ms or 0.0 for place in profile.sync_places or () if place.place == finding.place):
         return f"the host waits {format_ms(waits_ms)} a step"
-    rows = profile.habits if profile else ()
-    steps = {row.way: row.step_ms for row in rows if row.habit == finding.recipe and row.step_ms is not None}
+    rows = (row for row in profile.habits if row.habit == finding.recipe)
+    steps = {row.way: row.step_ms for row in rows if row.step_ms is not None}
     others = [step_ms for way, step_ms in steps.items() if way != finding.value]
     if finding.value in steps and others:
         return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"
@@ -51,8 +53,8 @@ def price_text(finding: Finding, state: SessionState) -> str:
 def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
     """The trial that measured the cost of a finding; None where there was none.
 
-    The trial that switched a setting off, where the loop has it; else the trial that does what the line does; for
-    something that the line lacks, the best trial of its recipe.
+    If the loop has the setting, that is the trial without it; else the trial that does what the line does. If the
+    line lacks something, it is the best trial of the recipe.
     """
     own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
     measured = [record for record in own if record.comparison is not None]
@@ -64,43 +66,38 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """Waits of the host for the device, and the cost of each way of doing the same thing."""
-    waits = _waits(state.profile) if state.profile else ()
-    rows = habit_rows(state)
-    if blocks := (*waits, *([_habits_table(rows, catalog)] if rows else ())):
-        yield Section("Waits and habits", blocks)
-
-
-def _waits(profile: Profile) -> Iterator[Block]:
-    """Lines that make the host wait for the device, and tensors that are made on the host in each step."""
-    if profile.sync_places:
-        yield Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:")
-        rows = tuple(
-            (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
+    """Lines that make the host wait for the device, and ways of doing the same thing, timed beside each other."""
+    blocks, profile = list[Block](), state.profile
+    if profile and profile.sync_places:
+        blocks.append(Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:"))
+        waits: list[dict[str, Inline]] = [
+            {
+                "Where": place.place,
+                "Line": Code(place.text),
+                "Times a step": format_count(place.calls_per_step),
+                "Waits": format_ms(place.blocked_ms),
+            }
             for place in profile.sync_places
-        )
-        yield Table(("Where", "Line", "Times a step", "Waits"), rows, frozenset({"Times a step", "Waits"}))
-    if profile.host_made_tensors:
-        count = profile.host_made_tensors
+        ]
+        blocks.append(table_of(waits, ("Where", "Line")))
+    if profile and (count := profile.host_made_tensors):
         made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
-        yield Paragraph(f"{made} made on the host and copied to the device in each step.")
-
-
-def _habits_table(rows: Iterable[HabitRow], catalog: Catalog | None) -> Table:
-    """Ways of doing the same thing, timed beside each other."""
-    headings = ("Habit", "Way", "Its phase", "Step", "Share of the step", "Memory")
-    cells = tuple(
-        (
-            title_of(row.habit, catalog),
-            format_way(row),
-            format_ms(row.phase_ms),
-            format_ms(row.step_ms),
-            format_percent(row.share, digits=1),
-            format_bytes(row.memory_bytes),
-        )
-        for row in rows
-    )
-    return Table(headings, cells, frozenset(headings[2:]), ("Habit", "Way", "Its phase", "Step", "Memory"))
+        blocks.append(Paragraph(f"{made} made on the host and copied to the device in each step."))
+    ways = [
+        {
+            "Habit": title_of(row.habit, catalog),
+            "Way": format_way(row),
+            "Its phase": format_ms(row.phase_ms),
+            "Step": format_ms(row.step_ms),
+            "Share of the step": format_percent(row.share, digits=1),
+            "Memory": format_bytes(row.memory_bytes),
+        }
+        for row in habit_rows(state)
+    ]
+    if ways:
+        blocks.append(table_of(ways, ("Habit", "Way"), brief=("Habit", "Way", "Its phase", "Step", "Memory")))
+    if blocks:
+        yield Section("Waits and habits", tuple(blocks))
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:

@@ -10,10 +10,10 @@ from statistics import median
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_percent, format_rate
 from advisor.figures.sweep import knee_of
-from advisor.records import BaselineRecord, Phase, StackRecord, TrialResult, Verdict
-from advisor.report.conclusions import sweep_of
-from advisor.report.document import Bar, Bars, Part, Stacked, StackedBars, Tone
-from advisor.report.figures import step_series
+from advisor.records import Phase, Verdict
+from advisor.report.conclusions import sweep_of, tuned_phases
+from advisor.report.document import Bar, Bars, Part, Stacked, Tone
+from advisor.report.figures import block_times, block_words
 from advisor.report.rows import ranking
 
 # One letter for each phase; others have their own first letter.
@@ -33,8 +33,8 @@ _BROAD, _BROAD_TICKS = 6, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _MOST_BLOCKS = 60  # of the series of step times: the last ones
 
 
-def pictures(state: SessionState) -> tuple[Bars | StackedBars, ...]:
-    """All charts that there is something for, the most wanted first."""
+def pictures(state: SessionState) -> tuple[Bars, ...]:
+    """All charts that have figures, the most important first."""
     every = (forest_chart(state), phases_chart(state), steps_chart(state), batch_chart(state))
     return tuple(chart for chart in every if chart is not None)
 
@@ -60,7 +60,7 @@ def forest_chart(state: SessionState) -> Bars | None:
     measured = [(row.name, row.figures) for row in found.rows if row.figures]
     if found.step_ms is None or not measured:
         return None
-    shown = [(f"all {len(found.settings)} together", found.together)] if found.together else []
+    shown = [(f"all {len(state.stack_settings)} together", found.together)] if found.together else []
     shown += measured
     effects = [figures.effect for _, figures in shown]
     ends = [(max(one.ci_low, one.speedup / 3), min(one.ci_high, one.speedup * 3)) for one in effects]
@@ -76,51 +76,41 @@ def forest_chart(state: SessionState) -> Bars | None:
     return Bars("Speed-up of every setting", words, tuple(bars), ticks)
 
 
-def phases_chart(state: SessionState) -> StackedBars | None:
+def phases_chart(state: SessionState) -> Bars | None:
     """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars."""
-    profile = state.profile
-    if profile is None or not profile.phases:
-        return None
-    after = state.stack.result.phases if state.stack and state.stack.settings else {}
-    bars = []
-    for name, phases in (("before", profile.phases), *([("after", after)] if after else [])):
-        total = sum(phases.values())
-        parts = tuple(
-            Part(
-                phase.replace("_", " "),
-                _INITIALS.get(phase, phase[:1].upper()),
-                spent_ms,
-                f"{format_ms(spent_ms)} {format_percent(spent_ms / total if total else None)}",
-            )
-            for phase, spent_ms in phases.items()
-        )
-        bars.append(Stacked(name, format_ms(total), parts))
     words = "These steps wait after each phase, so their sum can exceed the step."
-    return StackedBars("Where a step goes", words, tuple(bars))
+    bars = phase_bars(state)
+    return Bars("Where a step goes", words, bars) if bars else None
+
+
+def phase_bars(state: SessionState) -> tuple[Stacked, ...]:
+    """The bars of the phases, of the step before and after; none before the profile is taken."""
+    bars = []
+    before = state.profile.phases if state.profile else {}
+    for name, phases in (("before", before), ("after", tuned_phases(state) if before else {})):
+        total = sum(phases.values())
+        parts = []
+        for phase, spent_ms in phases.items():
+            text = f"{format_ms(spent_ms)} {format_percent(spent_ms / total if total else None)}"
+            parts.append(Part(phase.replace("_", " "), _INITIALS.get(phase, phase[:1].upper()), spent_ms, text))
+        bars += [Stacked(name, format_ms(total), tuple(parts))] if phases else []
+    return tuple(bars)
 
 
 def steps_chart(state: SessionState) -> Bars | None:
     """The step times of baseline and stack: from the fastest block to the slowest, and the blocks in their order."""
-    stack = state.stack if state.stack and state.stack.settings else None
-    results: tuple[tuple[str, Tone, BaselineRecord | StackRecord | None], ...]
-    results = (("baseline", "baseline", state.baseline), ("combination", "stack", stack))
-    found = [(name, tone, block_times(record.result)) for name, tone, record in results if record]
-    timed = [(name, tone, times) for name, tone, times in found if len(times) > 1 and min(times) > 0]
+    own, stack = state.baseline, state.stack if state.stack_settings else None
+    tones: dict[str, Tone] = {"baseline": "baseline", "combination": "stack"}
+    results = {name: record.result for name, record in zip(tones, (own, stack), strict=True) if record}
+    timed = {name: times for name, result in results.items() if len(times := block_times(result)) > 1 and min(times)}
     if not timed:
         return None
-    scale = _Scale([time for _, _, times in timed for time in times])
-    bars = []
-    for name, tone, times in timed:
-        low, high = min(times), max(times)
-        details = (f"{format_ms(low)} to {format_ms(high)}", step_series(times, _MOST_BLOCKS))
-        bars.append(Bar(name, scale.place(low), scale.place(high), format_ms(median(times)), tone, details))
+    scale, bars = _Scale([time for times in timed.values() for time in times]), []
+    for name, times in timed.items():
+        places = scale.place(min(times)), scale.place(max(times))
+        bars.append(Bar(name, *places, format_ms(median(times)), tones[name], block_words(times, _MOST_BLOCKS)))
     words = "The median of the blocks, the fastest and the slowest, and the last blocks in their order."
     return Bars("Step times", words, tuple(bars))
-
-
-def block_times(result: TrialResult) -> list[float]:
-    """Milliseconds a step of each block, in the order in which they were timed."""
-    return [block.step_ms for block in result.blocks]
 
 
 def batch_chart(state: SessionState) -> Bars | None:

@@ -5,17 +5,19 @@ that of the baseline, or follows from it, and every step time with a setting is 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    counted,
     format_bytes,
     format_change,
     format_interval,
     format_ms,
+    format_numerics,
     format_outcome,
     format_pending,
 )
@@ -30,10 +32,10 @@ from advisor.records import (
     Recommendation,
     StackRecord,
     TrialRecord,
-    Values,
     Verdict,
 )
 from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import IN_TURN, before_and_after, energy_words
 
 
 class Against(StrEnum):
@@ -44,7 +46,7 @@ class Against(StrEnum):
     NOT_SPLIT = "of the combination, not yet compared without it"
 
 
-# A name with its value that is longer than this is shown without the value, where it is the only one. Characters.
+# A longer name is shown without its value, if the recipe has no other value here. Characters.
 _LONG_NAME = 24
 # The sign or word before a speed-up.
 SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
@@ -63,8 +65,8 @@ class Tick(StrEnum):
 class Figures:
     """The figures without and with some settings.
 
-    ``before_ms`` is the step time without them; peaks and joules a sample are pairs, of None where not measured.
-    ``others`` settings were on in both. Where batch sizes differ, ``samples`` is the one that step times are for.
+    ``before_ms`` is the step time without them. Memory and energy are pairs, without and with; None if not measured.
+    ``others`` settings were on in both. If the batch sizes differ, step times are for ``samples`` samples.
     """
 
     before_ms: float
@@ -96,18 +98,24 @@ class Figures:
     @property
     def interval(self) -> str:
         """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002
-        return format_interval(self.effect).partition("(")[2].rstrip(")")
+        return self.words.partition("(")[2].rstrip(")")
+
+    @property
+    def compared(self) -> str:
+        """What the speed-up is against: ``compared with and without it, 2 other settings on``."""
+        if self.against is Against.BASELINE:
+            return IN_TURN if self.effect.paired else f"alone, {self.against.value}"
+        return f"{self.against.value}, {counted(self.others, 'other setting')} on"
 
     @property
     def steps(self) -> str:
         """The step times without and with the settings: ``73.0 → 48.4 ms``."""
-        return before_and_after(format_ms(self.before_ms), format_ms(self.after_ms))
+        return before_and_after(format_ms, self.before_ms, self.after_ms)
 
     @property
     def memory(self) -> str:
         """The peaks without and with the settings: ``9.10 → 5.20 GiB``; one alone where the other is not known."""
-        before, after = self.memory_bytes
-        return format_bytes(after) if before is None else before_and_after(format_bytes(before), format_bytes(after))
+        return before_and_after(format_bytes, *self.memory_bytes)
 
     @property
     def memory_change(self) -> str:
@@ -116,15 +124,24 @@ class Figures:
         return format_bytes(after) if before is None else format_change(after, before)
 
     @property
+    def memory_in_full(self) -> str:
+        """The peaks and their change: ``9.10 → 5.20 GiB (-43 %)``."""
+        return self.memory if self.memory_bytes[0] is None else f"{self.memory} ({self.memory_change})"
+
+    @property
+    def energy(self) -> str:
+        """Joules a sample without and with the settings; empty where one of them was not measured."""
+        return energy_words(self.energy_j[1], self.energy_j[0]) if all(self.energy_j) else ""
+
+    @property
+    def numerics_in_full(self) -> str:
+        """The measured numerics with the figure, or that there are none."""
+        return format_numerics(self.numerics) if self.numerics else "not compared"
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict on the settings; unclear while only the whole combination was measured."""
         return Verdict.UNCLEAR if self.against is Against.NOT_SPLIT else self.effect.verdict
-
-
-def before_and_after(before: str, after: str) -> str:
-    """Two figures with their unit, written once if it is the same."""
-    number, _, unit = before.partition(" ")
-    return f"{number if unit and after.endswith(f' {unit}') else before} → {after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,37 +183,34 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All that a session has found so far.
+    """All settings with their figures so far.
 
-    ``step_ms`` and ``memory_bytes`` are the baseline's; ``together`` are the figures of ``settings``, the combination
-    that is reported and exported. ``pending`` says why it has no figures.
+    ``step_ms`` is the baseline's; ``together`` are the figures of the combination that is reported and exported.
+    ``pending`` says why it has none.
     """
 
     step_ms: float | None = None
-    memory_bytes: int | None = None
-    settings: Values = field(default_factory=dict)
     together: Figures | None = None
-    confirmed: bool = False
     pending: str = ""
     rows: tuple[Row, ...] = ()
     folds: tuple[Fold, ...] = ()
 
+    @property
+    def every(self) -> list[Row]:
+        """All rows, the other values of a setting after it."""
+        return [each for row in self.rows for each in (row, *row.values)]
+
     def row(self, key: str) -> Row | None:
         """The row of a candidate, also where it is folded under another; None where there is none."""
-        every = (each for row in self.rows for each in (row, *row.values))
-        return next((row for row in every if row.key == key), None)
+        return next((row for row in self.every if row.key == key), None)
 
 
 def ranking(state: SessionState, catalog: Catalog | None = None, *, working: bool = False) -> Ranking:
     """The ranked list. ``working``: something is being measured after the end of the session."""
-    stack = state.stack if state.stack and state.stack.settings else None
-    together = _against_baseline(stack, state) if stack else None
+    stack = state.stack if state.stack_settings else None
     return Ranking(
         step_ms=_reference_ms(state),
-        memory_bytes=state.baseline_bytes,
-        settings=state.stack_settings,
-        together=together,
-        confirmed=bool(stack and stack.confirmed),
+        together=together_of(state),
         pending=format_pending(stack) if stack and stack.pending else "",
         rows=tuple(_rows(state, catalog, working=working or state.finished is None)),
         folds=tuple(_folds(state)),
@@ -204,6 +218,11 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
+
+
+def together_of(state: SessionState) -> Figures | None:
+    """The figures of the combination; None where there is none, or none that was measured."""
+    return _against_baseline(state.stack, state) if state.stack and state.stack.settings else None
 
 
 def _reference_ms(state: SessionState) -> float | None:

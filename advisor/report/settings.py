@@ -1,17 +1,14 @@
 """Settings as sections: the card of one, the combination, the table of all, their code, and what was not tried."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     MISSING,
-    counted,
     format_break_even,
     format_bytes,
     format_change,
-    format_energy,
-    format_ms,
     format_names,
     format_numerics,
     format_outcome,
@@ -22,7 +19,7 @@ from advisor.figures.formatting import (
     format_worth,
 )
 from advisor.figures.roof import upper_bound
-from advisor.recipe import Recipe, card
+from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -36,9 +33,9 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs
-from advisor.report.figures import IN_TURN, gpu_troubles, how_confirmed, verified_words
-from advisor.report.rows import Against, Figures, Ranking, Row, Tick, before_and_after, figures_of, ranking, title_of
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
+from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_troubles, how_confirmed, verified_words
+from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import why_no_stack
 
 Pair = tuple[str, Inline]
@@ -48,13 +45,21 @@ Pair = tuple[str, Inline]
 
 
 def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
-    """The card of a setting, without its title."""
+    """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
-    yield Section("", (pairs(_facts(row, state, recipe)),))
+    touched = recipe.phases if recipe and not row.candidate.already_on else ()
+    yield Section("", (pairs(_facts(row, state, touched)),))
     if code := code_of(row.candidate, catalog):
         yield Section("The code", (Listing(code, "python"),))
+    title, paragraphs = "About this setting", list[Paragraph]()
+    for block in card(recipe).split("\n\n") if recipe else ():
+        lines = block.strip().split("\n")
+        if len(lines) > 1 and not lines[1].strip("-="):  # an underlined heading
+            yield Section(title, tuple(paragraphs))
+            title, paragraphs, lines = lines[0], [], lines[2:]
+        paragraphs.append(Paragraph(" ".join(map(str.strip, lines))))
     if recipe:
-        yield from _text_sections(card(recipe))
+        yield Section(title, tuple(paragraphs))
 
 
 def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
@@ -63,38 +68,22 @@ def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
     return recipe.code(candidate.value).rstrip() if recipe and recipe.accepts(candidate.value) else ""
 
 
-def _text_sections(text: str) -> Iterator[Section]:
-    """The paragraphs of a recipe's text under its headings, which are underlined."""
-    title, paragraphs = "About this setting", list[Paragraph]()
-    for block in text.split("\n\n"):
-        lines = block.strip().split("\n")
-        if len(lines) > 1 and not lines[1].strip("-="):
-            yield Section(title, tuple(paragraphs))
-            title, paragraphs, lines = lines[0], [], lines[2:]
-        paragraphs.append(Paragraph(" ".join(map(str.strip, lines))))
-    yield Section(title, tuple(paragraphs))
-
-
-def _facts(row: Row, state: SessionState, recipe: Recipe | None) -> Iterator[Pair]:
-    """The facts about a setting, the most important first."""
-    record, figures = row.record, row.figures
+def _facts(row: Row, state: SessionState, touched: Collection[Phase]) -> Iterator[Pair]:
+    """The facts about a setting, the most important first. ``touched``: the only phases that it can shorten."""
+    record, figures, profile = row.record, row.figures, state.profile
     yield "Use", _use(row)
     if figures is None:
         if row.note:
             yield "Why not", row.note
         return
-    how = IN_TURN if figures.effect.paired else f"alone, {figures.against.value}"
-    if figures.against is not Against.BASELINE:
-        how = f"{figures.against.value} ({counted(figures.others, 'other setting')} on)"
-    yield from _figure_pairs(figures, how)
+    yield from _figure_pairs(figures, figures.compared)
     if row.why:
         yield "Why", row.why
     if record is not None:
         yield from _trial_pairs(record, figures, state)
-        profile, phases = state.profile, recipe.phases if recipe and not row.candidate.already_on else ()
-        if profile and phases and (bound := upper_bound(profile, phases)) is not None:  # it touches some phases only
-            names = ", ".join(phase.value for phase in Phase if phase in phases)
-            yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*phases))} of the step)"
+    if profile and touched and (bound := upper_bound(profile, touched)) is not None:
+        names = ", ".join(phase.value for phase in Phase if phase in touched)
+        yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*touched))} of the step)"
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -111,21 +100,17 @@ def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> 
         alone = figures_of(replace(record, contribution=None), state)
         yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
     yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
-    if calls := record.result.latency:
-        times = ((50, calls.p50_ms), (95, calls.p95_ms), (99, calls.p99_ms))
-        yield "Calls", " · ".join(f"p{share} {format_ms(time_ms)}" for share, time_ms in times)
+    if record.result.latency:
+        yield "Calls", call_words(record.result.latency)
     if record.candidate.already_on:
         yield "Shown", format_worth(record)
     if record.result.gpu and (troubles := gpu_troubles(record.result.gpu)):
         yield "GPU", "; ".join(troubles)
-    if record.result.disturbed:
-        yield "Unreliable", f"{record.result.disturbed}."
-    yield from (("Note", note) for note in record.result.notes)
+    yield from doubts_and_notes(record.result)
 
 
 def _use(row: Row) -> str:
     """Whether a setting is used, and why not if the person wants it."""
-    why = f": {row.note}" if row.note and row.figures else ""
     if row.rejected:
         return "rejected by you"
     match row.tick:
@@ -135,8 +120,10 @@ def _use(row: Row) -> str:
             return "accepted; measured with the others next"
         case Tick.REFUSED:
             return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
+        case Tick.OFF if row.consent:
+            return "changes results: measured, used only if you press a"
         case Tick.OFF:
-            return "changes results: measured, used only if you press a" if row.consent else f"not exported{why}"
+            return f"not exported: {row.note}" if row.note and row.figures else "not exported"
 
 
 def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
@@ -145,17 +132,13 @@ def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
     yield "Speed-up", f"{figures.words}, {verdict}{how}"
     samples = f" for {figures.samples} samples" if figures.samples else ""
     yield "Step", f"{figures.steps}{samples} ({format_change(figures.after_ms, figures.before_ms)})"
-    before, after = figures.memory_bytes
-    change = f" ({format_change(after, before)})" if before is not None else ""
-    yield "Memory", f"{figures.memory}{change}"
-    joules = figures.energy_j
-    if all(joules) and figures.against is Against.BASELINE:
-        change = format_change(joules[1], joules[0])
-        yield "Energy", f"{format_energy(joules[0])} → {format_energy(joules[1])} a sample ({change})"
-    numerics = figures.numerics
-    yield "Numerics", format_numerics(numerics) if numerics else "not compared"
-    if numerics and numerics.text:
-        yield "", numerics.text
+    yield "Memory", figures.memory_in_full
+    if figures.energy and figures.against is Against.BASELINE:
+        before_j, after_j = figures.energy_j
+        yield "Energy", f"{figures.energy} ({format_change(after_j, before_j)})"
+    yield "Numerics", figures.numerics_in_full
+    if figures.numerics and figures.numerics.text:
+        yield "", figures.numerics.text
 
 
 def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figures) -> Iterator[Pair]:
@@ -167,41 +150,45 @@ def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figure
         yield "Start-up", f"{format_seconds(sum(parts))}{pays}"
 
 
+def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
+    """What disturbed a trial, and its notes."""
+    if result.disturbed:
+        yield "Unreliable", f"{result.disturbed}."
+    yield from (("Note", note) for note in result.notes)
+
+
 # --- the combination ----------------------------------------------------------------------------------------------
 
 
 def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     """The stack: its settings, their effect, and the settings left out."""
+    figures = together_of(state)
     if not stack.settings:
         yield Paragraph(f"None: {stack.result.reason if stack.pending else why_no_stack(state)}.")
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
-        yield from _stack_effect(state, stack)
+        if stack.pending:
+            yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
+        elif figures is None:
+            yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
+        else:
+            yield pairs(_stack_pairs(state, stack, figures))
+            yield from [Bullets(notes)] if (notes := _own_notes(stack.result, state)) else []
     if stack.dropped:
         yield Paragraph("Left out of the combination:")
         yield Bullets(tuple(f"{key}: {reason}" for key, reason in stack.dropped.items()))
 
 
-def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
-    figures = ranking(state).together
-    if stack.pending:
-        yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
-        return
-    if figures is None:
-        yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
-        return
-    rows = list(_figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)))
+def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
+    """The effect of the settings together."""
+    yield from _figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack))
     if (size := stack.result.batch_size) and figures.samples is None:
-        rates = [format_rate(1e3 * size / step_ms) for step_ms in (figures.before_ms, figures.after_ms)]
-        rows.append(("Throughput", before_and_after(*rates)))
-    rows += _start_up_pairs(stack.result, stack.break_even_steps, figures)
-    if stack.result.disturbed:
-        rows.append(("Unreliable", f"{stack.result.disturbed}."))
+        rates = [1e3 * size / step_ms for step_ms in (figures.before_ms, figures.after_ms)]
+        yield "Throughput", before_and_after(format_rate, *rates)
+    yield from _start_up_pairs(stack.result, stack.break_even_steps, figures)
+    yield from doubts_and_notes(replace(stack.result, notes=()))
     if state.verification:
-        rows.append(("Exported file", verified_words(state.verification)))
-    yield pairs(rows)
-    if notes := _own_notes(stack.result, state):
-        yield Bullets(notes)
+        yield "Exported file", verified_words(state.verification)
 
 
 def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
@@ -226,15 +213,19 @@ def code_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
 # --- all settings -------------------------------------------------------------------------------------------------
 
 _USED = {Tick.ON: "yes", Tick.OFF: "no", Tick.WAITING: "not yet", Tick.REFUSED: "refused"}
+_BRIEF = ("Setting", "Speed-up", "Step", "Memory", "Use")
 
 
 def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The settings with their figures; then why those that are recommended help."""
-    found = ranking(state, catalog)
+    """Every setting that was measured, best first, with its figures; then why those that are recommended help."""
+    found, goal = ranking(state, catalog), state.goal.objective
     if not found.rows:
         return
-    blocks: list[Block] = [settings_table(found, state)]
-    if state.goal.objective is Objective.MEMORY:
+    cells = [_cells(row, state) for row in found.every]
+    brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
+    words = ("Setting", "What", "Numerics", "Use", "Remark")
+    blocks: list[Block] = [table_of(cells, words, brief=brief, remarks="Remark")]
+    if goal is Objective.MEMORY:
         blocks.append(Paragraph("At equal memory, the faster comes first."))
     yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
     reasons: dict[str, list[str]] = {}
@@ -242,21 +233,6 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
         reasons.setdefault(row.why, []).append(row.title)
     if told := tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why):
         yield Section("Why they help", (Bullets(told),), whole=True)
-
-
-def settings_table(found: Ranking, state: SessionState) -> Table:
-    """Every setting that was measured, best first, each with its own figures; other values under their setting."""
-    cells = [_cells(each, state) for row in found.rows for each in (row, *row.values)]
-    headings = [name for name in cells[0] if name != "Energy" or any(each[name] != MISSING for each in cells)]
-    by_energy = state.goal.objective is Objective.ENERGY
-    left_out = {"What", "Numerics", "Remark", *([] if by_energy else ["Energy"])}
-    return Table(
-        tuple(headings),
-        tuple(tuple(each[name] for name in headings) for each in cells),
-        numbers=frozenset({"Speed-up", "Step", "Memory", "Energy"}),
-        brief=tuple(name for name in headings if name not in left_out),
-        remarks="Remark",
-    )
 
 
 def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
@@ -284,7 +260,7 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
     elif row.consent and row.tick is Tick.OFF:
         yield "changes results: used only if you accept it"
     if figures and figures.against is not Against.BASELINE:
-        yield f"{figures.against.value}, {counted(figures.others, 'other setting')} on"
+        yield figures.compared
     if figures and record and row.candidate.already_on:
         yield format_worth(record)
     if row.note:

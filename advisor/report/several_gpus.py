@@ -15,7 +15,7 @@ from advisor.figures.formatting import (
 )
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, Value
-from advisor.report.document import Bullets, Paragraph, Section, Table
+from advisor.report.document import Bullets, Paragraph, Section, Table, table_of
 
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
 
@@ -50,11 +50,9 @@ def result_sentence(record: ScalingRecord) -> str:
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
     settings = ", ".join(format_setting(key, value) for key, value in best.settings.items())
-    how = "timed in turn with one GPU" if record.confirmed else "not timed in turn with one GPU"
-    return (
-        f"On {places} {settings} gives {format_interval(_comparison(best))} the speed of one GPU with the same global "
-        f"batch ({how}): an efficiency of {format_percent(best.efficiency)}."
-    )
+    speed = f"{format_interval(comparison_of(best))} the speed of one GPU with the same global batch"
+    how = f"{'' if record.confirmed else 'not '}timed in turn with one GPU"
+    return f"On {places} {settings} gives {speed} ({how}): an efficiency of {format_percent(best.efficiency)}."
 
 
 def row_words(row: ScalingRow) -> str:
@@ -65,27 +63,21 @@ def row_words(row: ScalingRow) -> str:
     if row.step_ms is None:
         return f"{where}: failed ({row.reason})"
     against = f"the samples/s of one GPU at {row.gpus} times its global batch" if row.weak else "one GPU"
-    speed = f"{format_interval(_comparison(row))} {against}, efficiency {format_percent(row.efficiency)}"
+    speed = f"{format_interval(comparison_of(row))} {against}, efficiency {format_percent(row.efficiency)}"
     return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
 
 
-def row_details(row: ScalingRow) -> str:
-    """All that is known of a row but its name, in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``."""
-    known = [(name, cell) for name, cell in _cells(row).items() if name != "Settings" and cell not in ("", MISSING)]
+def row_details(record: ScalingRecord | None, trial: str) -> str:
+    """What a trial measured, in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``; empty for others."""
+    row = next((row for row in record.rows if row.trial == trial), None) if record else None
+    cells = _cells(row).items() if row else ()
+    known = ((name, cell) for name, cell in cells if name != "Settings" and cell not in ("", MISSING))
     return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known)
-
-
-def row_of(record: ScalingRecord | None, trial: str) -> ScalingRow | None:
-    """The row that a trial measured."""
-    return next((row for row in record.rows if row.trial == trial), None) if record else None
 
 
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
     """All rows; there is at least one."""
-    cells = list(map(_cells, rows))
-    headings = tuple(cells[0])
-    numbers = frozenset(headings) - {"Settings", "Remark"}
-    return Table(headings, tuple(tuple(each.values()) for each in cells), numbers, _BRIEF, "Remark")
+    return table_of(list(map(_cells, rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
 
 
 def _cells(row: ScalingRow) -> dict[str, str]:
@@ -97,7 +89,7 @@ def _cells(row: ScalingRow) -> dict[str, str]:
         "Batch (each GPU)": MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})",
         "Step": format_ms(row.step_ms),
         "Speed": format_rate(row.samples_per_s),
-        "Against one GPU": format_interval(_comparison(row)) if several else MISSING,
+        "Against one GPU": format_interval(comparison_of(row)) if several else MISSING,
         "Efficiency": format_percent(row.efficiency) if several else MISSING,
         "Exposed communication": MISSING if row.exposed_ms is None else exposed,
         "Straggler": format_percent(row.straggler_share, digits=1),
@@ -107,7 +99,8 @@ def _cells(row: ScalingRow) -> dict[str, str]:
     }
 
 
-def _comparison(row: ScalingRow) -> Comparison | None:
+def comparison_of(row: ScalingRow) -> Comparison | None:
+    """The speed-up over one GPU with its interval; None where the trial failed."""
     if row.speedup is None or row.ci_low is None or row.ci_high is None:
         return None
     return Comparison(row.speedup, row.ci_low, row.ci_high)

@@ -75,7 +75,7 @@ def _shown(block: doc.Block, style: str) -> RenderableType:
             return Text("\n".join(map(plain, items)), style=style)
         case doc.Listing(text):
             return Text(printable(text.rstrip("\n")))
-        case doc.Bars() | doc.StackedBars():
+        case doc.Bars():
             return Text(plain(block.words), style=style)
         case doc.Table():
             return Group(_drawn(block), *_remarks(block))
@@ -95,7 +95,7 @@ def _drawn(block: doc.Table) -> RichTable:
 
 def _remarks(block: doc.Table) -> Iterator[Text]:
     """The remarks on a table's rows, as lines under it; equal remarks share a line."""
-    if not (block.brief and block.remarks):
+    if not block.brief or block.remarks not in block.headings:
         return
     name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)
     named: dict[str, list[str]] = {}

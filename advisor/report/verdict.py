@@ -5,19 +5,11 @@ from dataclasses import dataclass
 from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    counted,
-    format_energy,
-    format_interval,
-    format_pending,
-    format_rate,
-    interval_or_words,
-    plain,
-)
+from advisor.figures.formatting import counted, format_interval, format_pending, format_rate, interval_or_words, plain
 from advisor.records import Mode, Objective, Verdict
-from advisor.report.conclusions import candidates_tried, count_untried, settings_to_export, stack_is_unclear
-from advisor.report.figures import IN_TURN, how_confirmed, measured_on, other_batch, tokens_per_s
-from advisor.report.rows import ranking
+from advisor.report.conclusions import candidates_tried, count_untried, effect_of, settings_to_export, stack_is_unclear
+from advisor.report.figures import IN_TURN, as_sentence, how_confirmed, measured_on, other_batch, tokens_per_s
+from advisor.report.rows import together_of
 
 
 def verdict(state: SessionState) -> str:
@@ -38,8 +30,7 @@ def verdict(state: SessionState) -> str:
         sentences.append(f"{counted(missed, 'candidate')} could not be tried, with the reasons below.")
     if failed:
         return f"{failed} Until then: {' '.join(sentences)}"
-    if loop := whole_loop(state):
-        sentences.append(loop)
+    sentences += filter(None, (whole_loop(state),))
     if state.finished is None or state.finished.cancelled:
         sentences.append("The session did not run to its end: these are the measurements until then.")
     return " ".join(sentences)
@@ -68,27 +59,25 @@ def _result(state: SessionState) -> str:
         by_time = state.goal.by_time
         effect = interval_or_words(stack.comparison) if by_time else by.effect(stack.result, stack.comparison)
         return f"{effect}{other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
-    # A candidate that was only measured with others has no comparison: nobody knows whether it helps.
-    tried = [(one.result, one.comparison if one.alone else one.contribution) for one in candidates_tried(state)]
-    if helping := sum(by.helps(*one) for one in tried) if by else 0:
+    tried = candidates_tried(state)
+    if helping := sum(by.helps(one.result, effect_of(one)) for one in tried) if by else 0:
         if len(tried) == 1:
-            return f"{candidates_tried(state)[0].candidate.name}, the only candidate, {state.goal.better()}"
-        count = counted(len(tried), "candidate")
-        return f"{helping} of {count} {state.goal.better(helping)}; {why_no_stack(state)}"
+            return f"{tried[0].candidate.name}, the only candidate, {state.goal.better()}"
+        return f"{helping} of {len(tried)} candidates {state.goal.better(helping)}; {why_no_stack(state)}"
     sentence = no_result(state).sentence
     return f"{sentence[:1].lower()}{sentence[1:-1]}"
 
 
 def _details(state: SessionState) -> str:
     """The certainty of the result, and the figures before and after."""
-    stack, together = state.stack, ranking(state).together
+    stack, together = state.stack, together_of(state)
     if stack is None or together is None or not _has_result(state):
         return ""
     told = f"{together.steps} a step"
     if state.goal.objective is Objective.MEMORY:
         told = together.memory
-    elif state.goal.objective is Objective.ENERGY and all(together.energy_j):
-        told = f"{' → '.join(map(format_energy, together.energy_j))} a sample"
+    elif state.goal.objective is Objective.ENERGY and together.energy:
+        told = together.energy
     sure = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
     rate = tokens_per_s(state.facts, stack.samples_per_s)
     tokens = f", {format_rate(rate, 'tokens')}" if rate else ""
@@ -116,7 +105,7 @@ class NoResult:
     @property
     def sentence(self) -> str:
         """The reason as a sentence, which says so where nothing could be judged."""
-        return f"{self.opening}: {self.reason}." if self.opening else f"{self.reason[:1].upper()}{self.reason[1:]}."
+        return f"{self.opening}: {self.reason}." if self.opening else as_sentence(self.reason)
 
 
 _DECIDES = "more budget or a machine without other programs decides"
@@ -125,7 +114,7 @@ _DECIDES = "more budget or a machine without other programs decides"
 def no_result(state: SessionState) -> NoResult:
     """The reason that no candidate is known to help."""
     tried = candidates_tried(state)
-    own = [(one.candidate.name, one.comparison if one.alone else one.contribution) for one in tried]
+    own = [(one.candidate.name, effect_of(one)) for one in tried]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
@@ -136,9 +125,8 @@ def no_result(state: SessionState) -> NoResult:
         return NoResult(best, "It is unclear whether anything helps")
     if state.combinations or any(record.result.measured for record in tried):
         return NoResult(f"nothing that was tried {state.goal.better()}")
-    if tried or state.sets_tried:
-        return NoResult("nothing that was tried could be used", "Nothing could be judged")
-    return NoResult("no candidate was tried", "Nothing could be judged")
+    missing = "nothing that was tried could be used" if tried or state.sets_tried else "no candidate was tried"
+    return NoResult(missing, "Nothing could be judged")
 
 
 def why_no_stack(state: SessionState) -> str:

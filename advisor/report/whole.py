@@ -25,13 +25,15 @@ def document_of(
 
     ``drawn``: with its pictures, for a renderer that can draw.
     """
-    changed = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
-    return Document(
-        f"perf-advisor: {request.target.command}",
-        verdict(state),
-        (*changed, *sections(state, catalog, pictures(state) if drawn else ()), *_background(state, request)),
-        f"Made by perf-advisor {__version__}.",
-    )
+    found = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
+    found += sections(state, catalog, pictures(state) if drawn else ())
+    if state.hardware:
+        found.append(Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),)))
+        found.append(reproduce_section(state, request))
+    if state.baseline:
+        found.append(Section("How the numbers were made", (Bullets(tuple(method(state, request))),)))
+    title, made_by = f"perf-advisor: {request.target.command}", f"Made by perf-advisor {__version__}."
+    return Document(title, verdict(state), tuple(found), made_by)
 
 
 def summary_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
@@ -62,39 +64,27 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
         yield Section("Not tried", (table,), folded=True)
 
 
-def _background(state: SessionState, request: Request) -> Iterator[Section]:
-    if state.hardware:
-        yield Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),))
-        yield reproduce_section(state, request)
-    if state.baseline:
-        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
-
-
 # --- parts that the app shows -------------------------------------------------------------------------------------
 
 
 def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> Iterator[Section]:
-    """The person's own settings in short: the baseline, the workload, the machine, the notes."""
+    """The person's own settings in short: the baseline, the workload, the machine, the goal and the notes."""
     yield from evidence.caveats_section(state)
     if state.facts or state.baseline:
         yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
-    yield Section("Notes", (Bullets(tuple(_notes(state, budget_s))),))
-    if state.hardware:
-        yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
-    yield from source_section(state)
-
-
-def _notes(state: SessionState, budget_s: float) -> Iterator[str]:
-    """The goal, then the notes of the inspection and of the session."""
     goal = state.goal
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
     most = f", at most {' and '.join(limits)}" if limits else ""
-    yield f"Goal: {goal.words.short.format(speed=goal.least_speed)}{most}, within {format_seconds(budget_s)}."
-    yield from filter(None, (whole_loop(state),))
+    short = goal.words.short.format(speed=goal.least_speed)
+    notes = [f"Goal: {short}{most}, within {format_seconds(budget_s)}.", whole_loop(state)]
     told = state.baseline.result.notes if state.baseline else ()
-    yield from (note for note in (state.facts.workload.notes if state.facts else ()) if note not in told)
-    yield from (said.text for said in state.messages if said.severity == "information")
+    notes += [note for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
+    notes += [said.text for said in state.messages if said.severity == "information"]
+    yield Section("Notes", (Bullets(tuple(filter(None, notes))),))
+    if state.hardware:
+        yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
+    yield from source_section(state)
 
 
 def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:

@@ -10,7 +10,7 @@ from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.figures.formatting import counted
 from advisor.report.conclusions import candidates_tried
-from advisor.report.rows import ranking
+from advisor.report.rows import together_of
 from advisor.tui.context import Context
 
 
@@ -37,9 +37,8 @@ def closing_words(context: Context) -> Iterator[str]:
         elif not state.failure:
             yield "Nothing was measured."
         return
-    found = ranking(state)
-    if together := found.together:
-        yield f"Result: {together.words} with {counted(len(found.settings), 'setting')}, {together.steps} a step."
+    if together := together_of(state):
+        yield f"Result: {together.words} with {counted(len(state.stack_settings), 'setting')}, {together.steps} a step."
     if measured:
         count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
         kept = f"The baseline and {counted(count, 'trial')} are kept" if count else "The baseline is kept"

@@ -331,7 +331,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
 
 @contextlib.contextmanager
 def refusing_to_train(module: str) -> Iterator[None]:
-    """Raise TargetError from an optimizer's step once there were too many of them inside this context."""
+    """Inside this context, raise TargetError once optimizers have made too many steps: the import trains."""
     updates = itertools.count(1)
 
     def count(*_: Any) -> None:

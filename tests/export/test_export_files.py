@@ -63,8 +63,8 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     ("path", "message", "hint"),
     [
         ("pipe", "pipe cannot be written", "Check"),  # that nobody reads: it is not waited for
-        ("no/tuned.yaml", "does not exist", "Create the folder"),
-        (".", "is a folder", "Give the name of a file"),
+        ("no/tuned.yaml", "does not exist", "Make it first"),
+        (".", "is a folder", "Name a file in it"),
     ],
 )
 def test_what_cannot_be_written_says_what_to_do(path, message, hint, tmp_path):

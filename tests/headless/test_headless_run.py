@@ -54,18 +54,30 @@ class Playback:
         self.emit(events.ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
 
 
-def test_an_export_is_verified_unless_that_is_switched_off(tmp_path, capsys):
+@pytest.fixture
+def run(monkeypatch):
+    """A headless run of a session that plays back a history, or of the one that is given."""
+
+    def run(history, outputs=None, request=None):
+        session = history if isinstance(history, Playback) else Playback(history)
+        monkeypatch.setattr("advisor.headless.run.open_session", session)
+        return run_headless(request or sample_request(), outputs or Outputs())
+
+    return run
+
+
+def test_an_export_is_verified_unless_that_is_switched_off(run, tmp_path, capsys):
     outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
+    assert run(sample_history(), outputs) == ExitCode.OK
     printed = capsys.readouterr()
     assert "verifying" in printed.err
     assert "Exported file verified: 1.9x in a plain loop" in " ".join(printed.out.split())
     assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
-    assert run_headless(sample_request(), replace(outputs, verify=False), opener=Playback(sample_history())) == 0
+    assert run(sample_history(), replace(outputs, verify=False)) == 0
     assert "verifying" not in capsys.readouterr().err
 
 
-def test_a_run_writes_every_output(tmp_path, capsys):
+def test_a_run_writes_every_output(run, tmp_path, capsys):
     config = tmp_path / "train.yaml"
     config.write_text("precision: {autocast: none}\n")
     outputs = Outputs(
@@ -75,7 +87,7 @@ def test_a_run_writes_every_output(tmp_path, capsys):
         config_path=str(config),
         key_map={"precision.autocast": "precision.autocast"},
     )
-    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
+    assert run(sample_history(), outputs) == ExitCode.OK
     printed = capsys.readouterr()
     assert "Settings, best first" in printed.out
     assert "autocast=bfloat16  1.12x" in printed.err
@@ -87,15 +99,15 @@ def test_a_run_writes_every_output(tmp_path, capsys):
     assert config.read_text() == "precision: {autocast: none}\n"
 
 
-def test_json_on_standard_output_is_alone_there(capsys):
-    assert run_headless(cpu_request(), Outputs(json_path="-"), opener=Playback(cpu_history())) == 0
+def test_json_on_standard_output_is_alone_there(run, capsys):
+    assert run(cpu_history(), Outputs(json_path="-"), cpu_request()) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["schema"] == 2
     assert "Settings, " in printed.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_session_and_what_was_measured_is_written(number, tmp_path, capsys):
+def test_a_signal_ends_the_session_and_what_was_measured_is_written(run, number, tmp_path, capsys):
     playback = Playback(cancelled_history(), wait=True)
     before = signal.getsignal(number)
 
@@ -106,7 +118,7 @@ def test_a_signal_ends_the_session_and_what_was_measured_is_written(number, tmp_
 
     threading.Thread(target=interrupt).start()
     outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    assert run_headless(sample_request(), outputs, opener=playback) == ExitCode.INTERRUPTED
+    assert run(playback, outputs) == ExitCode.INTERRUPTED
     assert playback.cancelled.is_set()
     assert signal.getsignal(number) is before
     assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) >= 1
@@ -122,16 +134,16 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypatch):
+def test_files_are_written_also_when_nobody_reads_the_output(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdout", Closed())
     monkeypatch.setattr("sys.stderr", Closed())
     outputs = Outputs(json_path="-", export_path=str(tmp_path / "tuned.yaml"))
     with pytest.raises(BrokenPipeError):
-        run_headless(sample_request(), outputs, opener=Playback(sample_history()))
+        run(sample_history(), outputs)
     assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
 
 
-def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
+def test_a_second_interrupt_leaves_at_once(run, monkeypatch, capsys):
     monkeypatch.setattr("advisor.process.interrupts.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)
     playback.cancel = lambda: None
@@ -144,15 +156,15 @@ def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run_headless(sample_request(), Outputs(), opener=playback)
+        run(playback)
     playback.emit = lambda event: None  # its last event may come after the test
     playback.cancelled.set()
 
 
-def test_a_session_that_failed_raises_its_error_and_leaves_the_json(tmp_path, capsys):
+def test_a_session_that_failed_raises_its_error_and_leaves_the_json(run, tmp_path, capsys):
     outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
     with pytest.raises(AdvisorError) as caught:
-        run_headless(sample_request(), outputs, opener=Playback(failed_history()))
+        run(failed_history(), outputs)
     assert caught.value.exit_code == ExitCode.TARGET
     assert (caught.value.message, caught.value.hint) == ("mymodel has no 'build'", "It defines: make, train.")
     assert json.loads((tmp_path / "out.json").read_text())["error"]["message"] == "mymodel has no 'build'"
@@ -169,9 +181,9 @@ def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatc
     ]
 
 
-def test_a_session_that_ends_without_a_word_is_our_bug(capsys):
+def test_a_session_that_ends_without_a_word_is_our_bug(run, capsys):
     with pytest.raises(AdvisorError) as caught:
-        run_headless(sample_request(), Outputs(), opener=Playback([events.StageStarted("baseline")] * 2))
+        run([events.StageStarted("baseline")] * 2)
     assert caught.value.exit_code == ExitCode.BUG
 
 
@@ -253,9 +265,9 @@ def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_
     assert (tmp_path / "tuned.yaml").exists()
 
 
-def test_streamed_events_are_all_of_standard_output_and_end_in_the_report(capsys):
+def test_streamed_events_are_all_of_standard_output_and_end_in_the_report(run, capsys):
     outputs = Outputs(json_path="-", streams_events=True)
-    assert run_headless(cpu_request(), outputs, opener=Playback(cpu_history())) == ExitCode.OK
+    assert run(cpu_history(), outputs, cpu_request()) == ExitCode.OK
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines[:-1]] == [type(event).__name__ for event in cpu_history()]
     assert lines[-1]["event"] == "Report"

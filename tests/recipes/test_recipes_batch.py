@@ -12,7 +12,8 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.sweep import knee_of, sweep_points, sweep_table
+from advisor.figures.formatting import MISSING
+from advisor.figures.sweep import knee_of, sweep_points, sweep_rows
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import (
@@ -87,12 +88,11 @@ def test_a_size_without_a_margin_of_memory_is_not_recommended():
 
 def test_the_rows_name_the_knee_and_the_size_that_ran_out():
     points = sweep_points(baseline(), [*SWEEP, record(512, outcome=Outcome.OUT_OF_MEMORY)])
-    headings, rows = sweep_table(points)
-    assert headings == ("Batch", "Step", "Samples/s", "Gain", "Memory", "Remark")
-    assert [row[0] for row in rows] == ["32", "64", "128", "256", "512"]
-    assert [row[-1] for row in rows] == ["", "", "knee", "", "out of memory"]
-    assert rows[2][1:5] == ("49.2 ms", "2,600", "2.60x", "1.00 GiB")
-    assert rows[4][1:4] == ("–", "–", "")  # noqa: RUF001 - what was not measured
+    rows = sweep_rows(points)
+    assert [row["Batch"] for row in rows] == ["32", "64", "128", "256", "512"]
+    assert [row["Remark"] for row in rows] == ["", "", "knee", "", "out of memory"]
+    assert rows[2] | {"Step": "49.2 ms", "Samples/s": "2,600", "Gain": "2.60x", "Memory": "1.00 GiB"} == rows[2]
+    assert (rows[4]["Step"], rows[4]["Samples/s"], rows[4]["Gain"]) == (MISSING, MISSING, "")
 
 
 def with_calls(one, p95_ms):
@@ -104,9 +104,9 @@ CALLED = [with_calls(one, p95_ms) for one, p95_ms in zip(SWEEP, (40.0, 60.0, 110
 
 
 def test_the_table_of_inference_has_the_percentiles_of_single_calls():
-    headings, rows = sweep_table(sweep_points(with_calls(baseline(), 33.0), CALLED))
-    assert headings[2:5] == ("Call p50", "Call p95", "Call p99")
-    assert [row[3] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms"]
+    rows = sweep_rows(sweep_points(with_calls(baseline(), 33.0), CALLED))
+    assert [row["Call p95"] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms"]
+    assert rows[0]["Call p50"] != rows[0]["Call p99"] != ""
 
 
 @pytest.mark.parametrize(("limit_ms", "size"), [(200.0, 128), (60.0, 128), (59.0, 64), (35.0, 32), (20.0, None)])

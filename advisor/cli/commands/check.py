@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from advisor.cli.parser import Parser, say, split_arguments, target_of_exported
+from advisor.cli.parser import Parser, say, target_of_exported
 from advisor.errors import ExitCode
 from advisor.experiment.request import Request
 from advisor.figures.formatting import format_ms
@@ -15,22 +15,21 @@ def run(arguments: Sequence[str]) -> int:
 
     Raises UsageError before anything is measured, also for a file that cannot be read or that changes nothing.
     """
-    own, targets = split_arguments(arguments)
     parser = Parser(
         "perf-advisor check",
         "Measure exported settings again. The exit code is 4 when the whole 95 % interval of their speed-up\n"
         "lies below --min-speedup.",
-        usage="perf-advisor check SETTINGS TARGET [options] [-- ARGUMENTS of the target]",
+        "SETTINGS TARGET",
     )
     parser.add_exported("measure another target's settings, too")
     parser.add("--min-speedup")
     parser.add_limit()
     parser.add_json()
-    options = parser.parse(own)
-    request, needed = Request(target_of_exported(options, targets), options.budget_s), options.min_speedup
+    options = parser.parse(arguments)
+    request, needed = Request(target_of_exported(options), options.budget_s), options.min_speedup
     from advisor.experiment.measuring.verification import check
     from advisor.recipe.catalog import load_catalog
-    from advisor.report.rows import before_and_after
+    from advisor.report.figures import before_and_after
     from advisor.runner.trials import Runner
 
     started = time.monotonic()
@@ -45,6 +44,6 @@ def run(arguments: Sequence[str]) -> int:
         enough = "OK" if found.speedup >= needed else "unclear (noise)"
         interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f}, needed {needed:g}x)"
         # The speed-up is the quotient of the two step times beside it.
-        steps = before_and_after(format_ms(found.plain_step_ms), format_ms(found.plain_step_ms / found.speedup))
+        steps = before_and_after(format_ms, found.plain_step_ms, found.plain_step_ms / found.speedup)
         print(f"{options.settings}: {enough if worth else 'no longer worth it'}: {interval}, {steps} a step")
     return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import join, quote
 
-from advisor.cli.checks import check_writable
-from advisor.cli.parser import Parser, split_arguments
+from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.export.files import check_writable
 from advisor.figures.formatting import counted
+from advisor.figures.options import named
 from advisor.files.paths import check_target
 
 _LAST_LINES = 12
@@ -19,29 +20,29 @@ _LAST_LINES = 12
 
 def run(arguments: Sequence[str]) -> int:
     """Run a script in a separate process until its first step has ended, and write the file. Raises AdvisorError."""
-    own, of_script = split_arguments(arguments)
     about = "Write a build() to complete, filled in from a script."
-    parser = Parser("perf-advisor init", about, usage="perf-advisor init SCRIPT [options] [-- ARGUMENTS of the script]")
+    parser = Parser("perf-advisor init", about, "SCRIPT", "script")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.add("--output")
     parser.add_limit()
-    options = parser.parse(own)
+    options = parser.parse(arguments)
     script = Path(options.script)
     check_target(options.script, Path.cwd())
     if script.suffix != ".py" or not script.is_file():
         raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
     path = Path(options.output or script.with_name(f"build_{script.name}"))
-    check_writable("--output", path)
+    with named("--output"):
+        check_writable(path)
     if path.exists():
         raise UsageError(f"there is a file {path} already.", "Name another one with --output.")
-    text, is_measurable = _draft(options.script, str(path), of_script, options.budget_s)
+    text, is_measurable = _draft(options.script, str(path), options.arguments, options.budget_s)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
     print(
         f"{path} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(str(path))}"
     )
     if is_measurable:
-        as_it_is = join(["perf-advisor", options.script, *(["--", *of_script] if of_script else [])])
+        as_it_is = join(["perf-advisor", options.script, *(["--", *options.arguments] if options.arguments else [])])
         print(f"{script} can also be measured as it is: {as_it_is}")
     return ExitCode.OK
 

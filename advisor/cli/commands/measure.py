@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
-from advisor.cli.parser import Parser, given, launch_of, split_arguments, target_of
+from advisor.cli.parser import Parser, given, launch_of, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -44,7 +44,7 @@ class Measure:
 
     def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
-        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is told now, not at the export
+        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is an error now, not at the export
             from advisor.export.config_patch import check_key_map
             from advisor.files.config_file import read_text
 
@@ -85,39 +85,33 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
     """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
     from advisor.experiment.past.journal import list_sessions, open_session
 
+    def is_wanted(past: PastSession) -> bool:
+        """Whether it measured the target, with the same arguments unless they are left out."""
+        measured, (arguments, _) = past.request.target, arguments_without_secrets(wanted.arguments)
+        return wanted.target in ("", measured.target) and arguments in ((), measured.arguments)
+
     if session_id or not wanted.target:
         past = open_session(session_id or None)
-        wanted = replace(wanted, target=wanted.target or past.request.target.target)
-        if not _is_of(wanted, past.request.target):
+        if not is_wanted(past):
+            wanted = replace(wanted, target=wanted.target or past.request.target.target)
             raise UsageError(
                 f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
                 f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` resumes its latest.",
             )
         return past
-    fitting = [past for past in list_sessions() if _is_of(wanted, past.request.target)]
-    here = [past for past in fitting if past.request.target.directory == wanted.directory]
+    fitting = list(filter(is_wanted, list_sessions()))
     if not fitting:
         raise UsageError(
             f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
         )
-    return (here or fitting)[0]
-
-
-def _is_of(wanted: TargetSpec, measured: TargetSpec) -> bool:
-    """Whether a session of one target measures another; arguments that are left out are the session's."""
-    arguments, _ = arguments_without_secrets(wanted.arguments)
-    return wanted.target == measured.target and arguments in ((), measured.arguments)
+    return next((past for past in fitting if past.request.target.directory == wanted.directory), fitting[0])
 
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
-    parser = Parser("perf-advisor", about, usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]")
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
-    )
+    parser = Parser("perf-advisor", about, "TARGET")
+    kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
+    parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
     for topic in TOPICS:
         parser.add_topic(topic)
@@ -126,16 +120,19 @@ def measure_parser(about: str) -> Parser:
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
-    own, targets = split_arguments(arguments)
-    options = measure_parser(about).parse(own)
+    options = measure_parser(about).parse(arguments)
     if options.version:
         from advisor.machine.versions import versions_line
 
         print(f"perf-advisor {__version__}\n{versions_line()}")
         raise SystemExit(ExitCode.OK)
-    target, resume = _target_and_resume(options.target or None, options.resume, commands)
+    target, resume = options.target, options.resume
+    if not target and resume and (":" in resume or resume == DEMO):  # `--resume TARGET` reads as `--resume SESSION`
+        target, resume = resume, ""
+    if target or resume is None:
+        _check_is_no_command(target, commands)
     check_recipes(options)
-    outputs, spec = outputs_of(options), target_of(target or "", targets, options)
+    outputs, spec = outputs_of(options), target_of(target, options)
     request = given(
         Request,
         options,
@@ -161,13 +158,9 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     return Measure(request, outputs, headless, resume, options.budget_s, bool(options.force))
 
 
-def _target_and_resume(
-    target: str | None, resume: str | None, commands: Collection[str]
-) -> tuple[str | None, str | None]:
-    # `--resume TARGET` reads as `--resume SESSION`.
-    if target is None and resume and (":" in resume or resume == DEMO):
-        target, resume = resume, ""
-    if target is None and resume is None:
+def _check_is_no_command(target: str, commands: Collection[str]) -> None:
+    """Raise UsageError for a missing target, and one that is, or may be meant as, a command."""
+    if not target:
         raise UsageError(
             "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
         )
@@ -177,10 +170,9 @@ def _target_and_resume(
             f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
         )
     words = [*commands, DEMO]
-    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if target and ":" not in target else []
+    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
     if close and target not in words:
         raise UsageError(
             f"{target!r} looks like a command, but there is none of that name.",
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
         )
-    return target, resume

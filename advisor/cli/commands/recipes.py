@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from advisor.cli.parser import Parser
+from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, plain, printable
 from advisor.recipe import BOTH_MODES, Recipe, card
@@ -22,36 +22,30 @@ def run(arguments: Sequence[str]) -> int:
 
     catalog = load_catalog(options.recipe_folders or ())
     for problem in catalog.problems:
-        print(f"warning: {plain(problem)}", file=sys.stderr)
+        warn(problem)
     if options.recipe_id:
         recipe = catalog[options.recipe_id]
-        attacks = ", ".join(sorted(recipe.attacks)) or MISSING
-        more = {"default": text_of(recipe.default), "attacks": attacks}
+        more = {"default": text_of(recipe.default), "attacks": ", ".join(sorted(recipe.attacks)) or MISSING}
         print(f"{printable(card(recipe))}\n")
-        print_text(body_of([pairs((_facts(recipe) | more).items())]), sys.stdout)
+        print_text(body_of([pairs((facts_of(recipe) | more).items())]), sys.stdout)
         return ExitCode.OK
     made = table("id", "setting", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
-        made.add_row(*_facts(recipe).values(), plain(recipe.title))
+        made.add_row(*facts_of(recipe).values(), plain(recipe.title))
     print_text(made, sys.stdout)
     return ExitCode.OK
 
 
-def _facts(recipe: Recipe) -> dict[str, str]:
+def facts_of(recipe: Recipe) -> dict[str, str]:
+    """What a recipe sets and where; its numerics class, or the class of each mode where they differ."""
+    classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
+    each = ", ".join(f"{name} ({mode.value})" for mode, name in classes.items())
     return {
         "id": recipe.id,
         "setting": recipe.key,
         "modes": "both" if recipe.modes == BOTH_MODES else ", ".join(sorted(recipe.modes)),
         "devices": ", ".join(sorted(recipe.devices)),
-        "numerics": numerics_text(recipe),
+        "numerics": each if len(set(classes.values())) > 1 else next(iter(classes.values())),
     }
-
-
-def numerics_text(recipe: Recipe) -> str:
-    """The numerics class; the class of each mode where they differ."""
-    classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
-    if len(set(classes.values())) == 1:
-        return next(iter(classes.values()))
-    return ", ".join(f"{name} ({mode.value})" for mode, name in classes.items())

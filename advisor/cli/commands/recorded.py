@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import REPORTS
-from advisor.cli.parser import Parser
+from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def run_report(arguments: Sequence[str]) -> int:
     """Show a recorded session again, and write its report. Raises AdvisorError."""
     parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
-    parser.add_session()
-    parser.add(*REPORTS, "--recipes")
+    parser.add("session", *REPORTS, "--recipes")
     options = parser.parse(arguments)
     return _revisit(options, outputs_of(options), show=True)
 
@@ -36,7 +35,7 @@ def run_report(arguments: Sequence[str]) -> int:
 def run_export(arguments: Sequence[str]) -> int:
     """Write the settings that a recorded session found. Raises AdvisorError."""
     parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
-    parser.add_session()
+    parser.add("session")
     parser.add("--export", default="tuned.yaml")
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
@@ -62,11 +61,10 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
         check_export(outputs, past.request.target)
     catalog = load_catalog(options.recipe_folders or ())
     if past.damage and not (show and state.baseline):  # else the summary says it
-        _warn(f"{past.damage}.")
+        warn(f"{past.damage}.")
     tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
-    if missing := sorted(tried - {CONTROL, *catalog.recipes}):
-        told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
-        _warn(f"{told}; name their folder with --recipes DIR.")
+    if missing := ", ".join(map(plain, sorted(tried - {CONTROL, *catalog.recipes}))):
+        warn(f"the session tried recipes that are not loaded: {missing}; name their folder with --recipes DIR.")
     if show:
         file = sys.stderr if outputs.json_to_stdout else sys.stdout
         print(f"Session {line}", file=file)
@@ -89,7 +87,7 @@ def run_open(arguments: Sequence[str]) -> int:
     terminal, or no such session.
     """
     parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
-    parser.add_session("a list to pick from")
+    parser.add("session", help="its id; a list to pick from if left out")
     parser.add("--recipes")
     options = parser.parse(arguments)
     if not shows_the_app():
@@ -120,12 +118,11 @@ def run_compare(arguments: Sequence[str]) -> int:
     for session_id in (options.before, options.after):
         past, state, line = _opened(session_id)
         if past.damage:
-            _warn(f"{past.damage}.")
+            warn(f"{past.damage}.")
         sides.append(Measured(past.session_id, past.request, state))
         lines.append(line)
-    before, after = sides
-    print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(before, after))}")
-    print_sections(comparison_sections(before, after), sys.stdout)
+    print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(*sides))}")
+    print_sections(comparison_sections(*sides), sys.stdout)
     return ExitCode.OK
 
 
@@ -134,19 +131,15 @@ def run_sessions(arguments: Sequence[str]) -> int:
     parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
     parser.add("--keep")
     keep = parser.parse(arguments).keep
-    if keep:
-        _prune(keep)
-    else:
-        _list_all()
-    return ExitCode.OK
-
-
-def _list_all() -> None:
     from advisor.experiment.past.journal import list_sessions, session_ids
     from advisor.experiment.state import SessionState
     from advisor.report.terminal import print_text, table
     from advisor.report.verdict import result_line
 
+    if keep:
+        deleted = sum(map(_delete, islice(list_sessions(), keep, None)))
+        print(f"{counted(deleted, 'session')} deleted.")
+        return ExitCode.OK
     made, unread = table("session", "target", "result", "length"), session_ids()
     for past in list_sessions():
         unread.remove(past.session_id)
@@ -157,26 +150,24 @@ def _list_all() -> None:
         print_text(made, sys.stdout)
     if unread:
         many = f"{counted(len(unread), 'session')} cannot be read: {format_first(unread, 3)}"
-        _warn(f"{many}; `perf-advisor report {unread[0]}` says why.")
+        warn(f"{many}; `perf-advisor report {unread[0]}` says why.")
     elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
+    return ExitCode.OK
 
 
-def _prune(keep: int) -> None:
-    """Delete all sessions but the latest, with their logs. Keep those that cannot be read or are being written."""
-    from advisor.experiment.past.journal import Journal, list_sessions
+def _delete(past: PastSession) -> bool:
+    """Delete a session with its logs, unless it is being written. Return whether it was deleted."""
+    from advisor.experiment.past.journal import Journal
 
-    deleted = 0
-    for past in islice(list_sessions(), keep, None):
-        try:
-            Journal(past.path, past.request).close()
-        except UsageError as error:
-            _warn(error.message)
-            continue
-        past.path.unlink()
-        shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
-        deleted += 1
-    print(f"{counted(deleted, 'session')} deleted.")
+    try:
+        Journal(past.path, past.request).close()
+    except UsageError as error:
+        warn(error.message)
+        return False
+    past.path.unlink()
+    shutil.rmtree(past.path.with_suffix(""), ignore_errors=True)
+    return True
 
 
 def _opened(session_id: str) -> tuple[PastSession, SessionState, str]:
@@ -188,7 +179,3 @@ def _opened(session_id: str) -> tuple[PastSession, SessionState, str]:
     past = open_session(session_id or None)
     state = SessionState.of(past.events)
     return past, state, f"{past.session_id}, {plain(past.request.target.command)}: {result_line(state)}"
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)

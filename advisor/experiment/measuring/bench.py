@@ -299,14 +299,14 @@ class Bench:
             self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
-        # Trials over several GPUs, the first (in which the fork server starts) and those of a fresh interpreter take
-        # longer: no measure of others.
+        # Other trials cannot be planned by these, which take longer: trials over several GPUs, the first one (the fork
+        # server starts in it), and trials in a fresh interpreter.
         if spec.world != self.world:
             return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
             budget.learn(settings, wall_s)
         elif spec.kind.inspects and budget.baseline_s is None:
-            # The least of a trial that runs like this one, but inspects, profiles and compiles nothing.
+            # The shortest that a trial like this one can take: it does not inspect, profile or compile.
             step_s = median(block.seconds / block.steps for block in result.blocks)
             prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
             ordinary_s = prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)

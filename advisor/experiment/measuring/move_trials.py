@@ -113,14 +113,14 @@ class MoveTrials:
         return bench.budget.allows(cost_s, reserve_s=self._reserve_s_beside(move, known))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
-        """The seconds that a stack with priority leaves to the turns: none where its code is ready."""
+        """The seconds that a stack with priority leaves for the turns; 0 if its code is compiled already."""
         return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
 
-        A fifth at most. Nothing is, once there is no time for that any more: what is left is of use for something
-        shorter.
+        It is a fifth of the budget at most, and 0 once too little time is left for that measurement: a shorter trial
+        can still use what is left.
         """
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
@@ -265,16 +265,16 @@ def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
 # For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
 # took no longer than one, and the second took 2 s instead of 11 s afterwards.
 _CORES_FOR_TWO = 8
-# Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
+# Two trials that compile need about twice the baseline's memory: at most this share of the device's memory.
 _MEMORY_SHARE = 0.8
 
 
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
-    """Whether settings may be compiled beside others, or run: there are cores and memory, and no kernels are timed.
+    """Whether settings may be compiled while another trial runs: there are cores and memory, and no kernels are timed.
 
-    What compiles for longer than usual chooses among many kernels by timing them, as some libraries do; otherwise the
-    compiler times only a few, when they first run. What it finds beside another is not kept. Several GPUs are all in
-    use by one trial.
+    Compilation that takes longer than usual times many kernels and chooses among them, as some libraries do; other
+    compilation times only a few, when they first run. Kernels that were chosen beside another trial are not reused.
+    A trial over several GPUs uses all of them.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
     if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.world is not None:

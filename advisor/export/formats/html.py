@@ -47,7 +47,7 @@ def html_report(state: SessionState, request: Request, catalog: Catalog, change:
     for place, section in enumerate(document.sections):
         body = "\n".join(_html_block(block) for block in section.blocks)
         body = f"<details><summary>Show</summary>\n{body}\n</details>" if section.folded else body
-        pictures = all(isinstance(block, doc.Bars | doc.StackedBars) for block in section.blocks)
+        pictures = all(isinstance(block, doc.Bars) for block in section.blocks)
         kind = ' class="pictures"' if pictures else ""
         parts.append(f'<section id="s{place}">\n<h2>{titles[place]}</h2>\n<div{kind}>\n{body}\n</div>\n</section>')
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
@@ -66,7 +66,7 @@ def _html_block(block: doc.Block) -> str:
             return _html_listing(text)
         case doc.Table():
             return _html_table(block)
-        case doc.Bars() | doc.StackedBars():
+        case doc.Bars():
             return charts.figure(block)
 
 

@@ -52,7 +52,7 @@ def _markdown_block(block: doc.Block) -> list[str]:
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case doc.Table():
             return table_lines(block)
-        case doc.Bars() | doc.StackedBars():
+        case doc.Bars():
             return []  # it has no pictures
 
 

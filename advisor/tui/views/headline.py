@@ -9,10 +9,10 @@ from textual.content import Content
 
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_change, format_ms, format_numerics
+from advisor.figures.formatting import format_change, format_ms
 from advisor.records import Objective, Verdict
 from advisor.report.conclusions import count_untried
-from advisor.report.figures import how_confirmed, interval_words, other_batch
+from advisor.report.figures import as_sentence, how_confirmed, interval_words, other_batch
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import no_result
@@ -80,10 +80,7 @@ def _of_the_combination(state: SessionState, together: Figures) -> Headline:
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
         (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    before, after = together.memory_bytes
-    change = f" ({format_change(after, before)})" if before is not None else ""
-    numerics = format_numerics(together.numerics) if together.numerics else "not compared"
-    costs = (f"memory {together.memory}{change}", f"numerics {numerics}")
+    costs = (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}")
     return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state)))
 
 
@@ -132,4 +129,4 @@ def alert_text(context: Context) -> Content:
     text = said.text.replace("raise --budget", "key + gives more time")
     name, again, reason = text.partition(_MEASURED_AGAIN)
     text = f"{trial_name(name)}{again}{reason}" if again else text  # the own name of a combination lists all settings
-    return Content.styled(f"! {text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}{waits}{more}", "$warning")
+    return Content.styled(f"! {as_sentence(text)}{waits}{more}", "$warning")

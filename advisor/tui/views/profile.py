@@ -17,8 +17,9 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
+from advisor.report.conclusions import by_own_time
 from advisor.report.document import Paragraph, Section
-from advisor.report.pictures import phases_chart
+from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -74,19 +75,18 @@ class ProfileView(View):
 
     def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
         """The bottleneck in words, and the phases of the step as bars."""
-        chart, lines = phases_chart(state), []
+        phases, lines = phase_bars(state), []
         if profile and profile.kind_of_step:
             kind = profile.kind_of_step.capitalize()
             lines.append(Content.assemble((kind, "bold $accent"), ": ", (profile.evidence, DIM)))
-        if chart:
-            lines.append(bars(chart, self.width - 2))
+        if phases:
+            lines.append(bars(phases, self.width - 2))
         return Content("\n").join(lines)
 
     def _show_operators(self, profile: Profile | None) -> None:
         """Draw the operators, the longest first, or grouped by input shapes; on a CPU there is no GPU's column."""
-        on_device = profile is not None and any(row.device_ms for row in profile.operators)
         rows = () if profile is None else profile.by_shape if self._by_shape else profile.operators
-        self._rows = sorted(rows, key=lambda row: -row.device_ms if on_device else -row.host_ms)
+        on_device, self._rows = by_own_time(rows)
         figures = [*([_DEVICE] if on_device else []), _HOST, _CALLS]
         width = self.width // 2 if self.width >= BROAD else self.width
         room = width - _FRAME - 1 - sum(column.width + 2 for column in figures) - 2

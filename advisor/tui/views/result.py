@@ -15,7 +15,7 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
 from advisor.report.document import Bullets, Section
-from advisor.report.pictures import phases_chart
+from advisor.report.pictures import phase_bars
 from advisor.report.rows import Fold, Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
@@ -61,9 +61,9 @@ class ResultView(ListView):
     def show(self) -> None:
         self._show_headline()
         state = self.context.state
-        bars, alert = phases_chart(state), headline.alert_text(self.context)
+        bars, alert = phase_bars(state), headline.alert_text(self.context)
         kind = state.profile.kind_of_step if state.profile else ""
-        phases = line_of(bars, kind, self.width - 2) if bars else Content("")
+        phases = line_of(bars[0], kind, self.width - 2) if bars else Content("")
         for widget, text in ((self._phases, phases), (self._alert, alert)):
             widget.set_class(not text, "-missing")
             show_text(widget, text)
@@ -112,7 +112,7 @@ class ResultView(ListView):
             return row.title, tuple(setting_sections(row, state, context.catalog))
         if self.selected == TOGETHER and state.stack is not None:
             blocks = tuple(stack_blocks(state, state.stack))
-            return f"{len(context.ranking.settings)} settings together", (Section("", blocks),)
+            return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
         if fold is not None:
             listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
             return fold.title, (Section("", (listed,)),)
@@ -135,7 +135,8 @@ class ResultView(ListView):
 
     def _can_measure_again(self) -> bool:
         """Whether the combination is selected, and left to be measured."""
-        left = self.context.state.finished is not None and not self.context.ranking.confirmed
+        state = self.context.state
+        left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
         return self.selected == TOGETHER and left and self.context.recorded is None
 
     def action_accept(self) -> None:
@@ -185,7 +186,7 @@ class ResultView(ListView):
 
     def text_to_copy(self) -> str:
         if self.selected == TOGETHER:
-            return Settings(self.context.ranking.settings).to_yaml()
+            return Settings(self.context.state.stack_settings).to_yaml()
         return code_of(self.row.candidate, self.context.catalog) if self.row else ""
 
     def choose(self, name: str) -> None:

@@ -64,7 +64,7 @@ def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Colu
     rows: dict[str, Cells] = {}
     bar = next((column.width for column in columns if column.key == "bar"), 0)
     scale, width = (*_scale(ranking), bar), columns[0].width
-    count = len(ranking.settings)
+    count = len(state.stack_settings)
     if ranking.together and count > 1:
         name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
         rows[TOGETHER] = {**_figure_cells(ranking.together, scale), **_named(name, ""), "tick": _ticked(Tick.ON)}
@@ -95,7 +95,7 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
         doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
         return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
-    memory = Cell(Content(format_bytes(ranking.memory_bytes)), ranking.memory_bytes)
+    memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
     within = format_within(state.baseline.half_width) if state.baseline else ""
     return {
         **named,

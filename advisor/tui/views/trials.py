@@ -17,9 +17,9 @@ from advisor.figures.formatting import format_bytes, format_ms, format_outcome, 
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Paragraph, Section, pairs
-from advisor.report.figures import energy_words, gpu_sentence, step_series
-from advisor.report.pictures import block_times
-from advisor.report.several_gpus import row_details, row_of
+from advisor.report.figures import block_times, block_words, energy_words, gpu_sentence
+from advisor.report.settings import doubts_and_notes
+from advisor.report.several_gpus import row_details
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
@@ -155,8 +155,8 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
     if run.name == state.running:
         yield "Now", "running"
         return
-    if row := row_of(state.scaling, run.name):
-        yield "GPUs", row_details(row)
+    if several := row_details(state.scaling, run.name):
+        yield "GPUs", several
     elif run.result:
         yield "Ended", format_outcome(run.result)
     if record is None or not record.alone:
@@ -168,17 +168,14 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
         yield "Steps", _steps(result)
         if baseline and len(baseline.blocks) > 1:
             yield "Baseline", _steps(baseline)
-    if energy := energy_words(result, baseline):
+    if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
     if result.gpu and result.gpu.samples:
         yield "GPU", gpu_sentence(result.gpu)
-    if result.disturbed:
-        yield "Unreliable", f"{result.disturbed}."
-    yield from (("Note", note) for note in result.notes)
+    yield from doubts_and_notes(result)
 
 
 def _steps(result: TrialResult) -> str:
     """The step times of a trial: a steady one is a level line."""
-    times = block_times(result)
-    spread = " to ".join(dict.fromkeys((format_ms(min(times)), format_ms(max(times)))))
-    return f"{step_series(times, _SPARK)} {spread}"
+    spread, series = block_words(block_times(result), _SPARK)
+    return f"{series} {spread}"

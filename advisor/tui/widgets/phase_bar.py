@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from textual.content import Content
 
 from advisor.figures.formatting import format_percent
-from advisor.report.document import Part, Stacked, StackedBars
+from advisor.report.document import Part, Stacked
 from advisor.tui.text import PHASE_COLOURS, SPARE_COLOURS
 
 _NAME = 7  # cells before a bar, where there are several
@@ -26,16 +28,16 @@ def cells(values: list[float], width: int) -> list[int]:
     return shares
 
 
-def bars(chart: StackedBars, width: int) -> Content:
+def bars(phases: Iterable[Stacked], width: int) -> Content:
     """The bars under one another with their names, each on a scale of its own: the step times are in the headline."""
-    named = ((Content.styled(f"{bar.name:<{_NAME}}", "$secondary"), bar) for bar in chart.bars)
+    named = ((Content.styled(f"{bar.name:<{_NAME}}", "$secondary"), bar) for bar in phases)
     return Content("\n").join(name + _pieces(bar, max(1, width - _NAME)) for name, bar in named)
 
 
-def line_of(chart: StackedBars, kind: str, width: int) -> Content:
+def line_of(bar: Stacked, kind: str, width: int) -> Content:
     """The parts of a step in one line, behind the ``kind`` of the step: what limits it."""
     head = Content.assemble((f"{kind} ", "bold $accent")) if kind else Content("")
-    return head + _pieces(chart.bars[0], max(1, width - head.cell_length))
+    return head + _pieces(bar, max(1, width - head.cell_length))
 
 
 def _pieces(bar: Stacked, width: int) -> Content:

@@ -28,7 +28,7 @@ from advisor.process.meanwhile import replaced
 from advisor.python.loops import lines_up, users_lines
 from advisor.workloads.scripts.files import writing_aside
 
-# An iterator over a loader that a script made while it was watched, which has no workers: its loader.
+# The loader of each iterator that a script made while it was watched. Such a loader has no workers.
 Iterators = MutableMapping[Any, Any]
 # Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
 _MOST_SKIPPED = 16
@@ -87,7 +87,7 @@ class Script:
 
 
 def _modes() -> tuple[Any, ...]:
-    """PyTorch's modes of this thread, which all that runs in it shares."""
+    """The modes of PyTorch in this thread: autocast and gradients. All code in the thread shares them."""
     casts = tuple((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
     return casts, _autocasts_around(), torch.is_grad_enabled()
 

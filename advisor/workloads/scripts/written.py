@@ -158,8 +158,8 @@ def _made(
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    The statements after the use make the next batch. Where none makes one, the tensors that are used in each round are
-    the one batch, if the model gets one of them. No names where other statements need what the loss leaves, or a model.
+    The statements after those that use a batch make the next one. If none does, the only batch are the tensors that
+    each round uses, if the model gets one of them. No names if other statements need the loss's results, or a model.
     """
     values = ([trees.value_of(node, found.names) for node in _names_in([one])] for one in used)
     using = used[next((at for at, some in enumerate(values) if any(one is model for one in some)), len(used)) :]

@@ -89,7 +89,7 @@ async def test_the_own_config_is_shown_changed_and_only_a_copy_is_written(tmp_pa
 
         path.value = "/nowhere/[/].yaml"
         await press(pilot, "s")
-        assert "/nowhere/[/].yaml" in screen_text(app).splitlines()[-2], "a failure is a notice"
+        assert "the folder /nowhere/[ does" in screen_text(app).splitlines()[-2], "a failure is a notice"
         assert len(app.context.saved) == 1
 
 
