@@ -64,7 +64,7 @@ class OptimizerFacts:
 class Place:
     """A call or some statements of the user's that settings concern. Lines count from 1, columns from 0."""
 
-    kind: str  # what is there, such as a loop, a model or a loader call: advisor/python/places.py
+    kind: str  # what is there, such as a loop, a model or a loader call: advisor/workloads/places.py
     file: str
     line: int
     column: int

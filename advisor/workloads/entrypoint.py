@@ -26,7 +26,6 @@ from torch.optim import optimizer as hooks
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
 from advisor.process.streams import last_printed
-from advisor.python.places import BuildWatch
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
@@ -34,6 +33,7 @@ from advisor.step.optimizer import optimizers_in
 from advisor.workloads.adapters import named
 from advisor.workloads.loop import Loop
 from advisor.workloads.normalise import normalise
+from advisor.workloads.places import BuildWatch
 from advisor.workloads.scripts import is_script
 from advisor.workloads.scripts.files import run_in_place
 from advisor.workloads.scripts.run import script_workload

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
-from advisor.python.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
+from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.workloads.scripts.files import imported_by, source_of
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
-from advisor.python.places import call_in_users_code
+from advisor.workloads.places import call_in_users_code
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, patched, without_workers

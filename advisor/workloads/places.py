@@ -22,22 +22,12 @@ from torch.utils.data import DataLoader
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python import trees
-from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines, varies
+from advisor.python.functions import as_function, only_noting
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
-# Calls in the head of a loop that has as many rounds in each step.
-_ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
-# What a statement may call that only notes numbers of a step; the latter where it reads one with `item()`.
-_READS = frozenset(
-    {"item", "tolist", "numpy", "cpu", "detach", "float", "int", "round", "format", "len", "size", "mean"}
-)
-_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
-_METERS = frozenset({"update", "log", "info"})
-# What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
-_HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
-_SAYS = frozenset({"print", "append", "write", "info", "log"})
 _SCALED = "your own gradient scaler makes the update"
 _UNSEEN = "no call of your optimizer's step() was seen behind the backward pass"
 
@@ -237,7 +227,7 @@ class LoopPlaces:
         scope = self.loop.statement if is_own else whole
         if not is_own and isinstance(whole, trees.FUNCTIONS) and not _is_method(whole, code):
             yield _at("function", file, whole)
-        yield _place_of_function("forward", file, block[begin : last + 1], (scope, whole), names)
+        yield _function("forward", file, block[begin : last + 1], (scope, whole), names)
         updates = list(self._updates(block, end, code))
         yield from updates
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
@@ -287,12 +277,12 @@ class LoopPlaces:
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
         names, inside = self._names_in(code), block[begin : done + 1]
-        behind = _only_noting(inside, block[last].end_lineno or 0)
+        behind = only_noting(inside, block[last].end_lineno or 0)
         captured = [one for one in inside if one not in behind]
         own, whole = self.loop.where.code, scope_of(code)
         scopes = self.loop.statement if code is own else whole, whole
         bound = trees.bound_in(self.loop.statement)
-        place = _place_of_function("step", code.co_filename, captured, scopes, names, bound_in_round=bound)
+        place = _function("step", code.co_filename, captured, scopes, names, bound)
         owners = [call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute)]
         inner = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
         known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
@@ -312,45 +302,8 @@ def _is_method(function: ast.AST, code: CodeType) -> bool:
     return any(function in one.body for one in classes)
 
 
-def _only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
-    """The statements behind a line that only note numbers, which the others do not need: they may run after all.
-
-    They call nothing but what reads a number and keeps or prints it, and name nothing that is bound anew meanwhile.
-    """
-    found: list[ast.stmt] = []
-    for at, one in reversed(list(enumerate(statements[:-1]))):
-        if one.lineno <= after or not _is_note(one):
-            continue
-        nodes = list(ast.walk(one))
-        calls = [node for node in nodes if isinstance(node, ast.Call) and trees.name_called(node) in _NOTES | _METERS]
-        kept = {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
-        later = [other for other in statements[at + 1 :] if other not in found]
-        needed = (trees.bound_in(one) | kept) & {ast.unparse(node) for node in _names_read(later)}
-        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
-        anew = reads & {name for other in later for name in trees.bound_in(other)}
-        if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
-            found.append(one)
-    return found[::-1]
-
-
 def _body_of(code: CodeType) -> list[ast.stmt]:
     return getattr(scope_of(code), "body", [])
-
-
-def _is_note(statement: ast.stmt) -> bool:
-    """Whether a statement calls nothing but what reads a number and keeps or prints it."""
-    if isinstance(statement, ast.If):
-        return not trees.names_called(statement.test) and all(map(_is_note, [*statement.body, *statement.orelse]))
-    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    plain = isinstance(statement, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
-    called = trees.names_called(statement)
-    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if "item" in called else set())
-
-
-def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
-    """The names and attributes that statements read."""
-    nodes = (node for one in statements for node in ast.walk(one))
-    yield from (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
 
 
 def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[ast.stmt], int, int]:
@@ -366,100 +319,9 @@ def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[as
     return [], 0, 0
 
 
-def _place_of_function(
-    kind: str,
-    file: str,
-    statements: list[ast.stmt],
-    scopes: tuple[ast.AST, ast.AST],
-    names: Mapping[str, Any],
-    *,
-    bound_in_round: set[str] | None = None,
-) -> Place:
-    """The place of statements that could be a function, with the names that it would take and give.
-
-    ``scopes``: what is run in each round, and the whole function that it is in. ``bound_in_round``, where the function
-    would be captured: the names that get other values in each round.
-    """
-    scope, whole = scopes
-    on_device = bound_in_round is not None
-    read, stored = dict[str, None](), dict[str, None]()
-    certain = _add_names(statements, frozenset(), read, stored)
-    lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
-    others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
-    bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store)
-    takes = tuple(name for name in read if name in bound)
-    later = trees.named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
-    made = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
-    gives = tuple(name for name in stored if name in later)
-    tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
-    problems = (
-        *_problems_in(statements, bound | (bound_in_round or set()), on_device=on_device),
-        *(f"`{name}` is defined anew in each round" for name in read if name in made),
-        *(f"`{name}` is carried from round to round" for name in read if name in stored),
-        *(f"`{name}` gets a value in some rounds only" for name in gives if name not in certain),
-        *(f"`{name}` is no tensor and changes from round to round" for name in takes if name not in tensors),
-        *(f"`{name}` is no tensor and is read later" for name in gives if name not in tensors),
-    )
-    problem = next(iter(problems), "")
-    return _at(kind, file, statements[0], statements[-1], takes=takes, gives=gives, problem=problem)
-
-
-def _problems_in(statements: Iterable[ast.stmt], bound: set[str], *, on_device: bool) -> Iterator[str]:
-    """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph.
-
-    A branch is taken in all rounds or in none if its condition only reads names that no round binds.
-    """
-    node: Any
-    for node in trees.walk(statements):
-        called = trees.name_called(node) if isinstance(node, ast.Call) else ""
-        alone = trees.name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
-        if isinstance(node, trees.LEAVES):
-            yield f"line {node.lineno} leaves the statements"
-        elif not on_device and called == "zero_grad":
-            yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
-        elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
-            if isinstance(node, ast.If) and not varies(node.test, bound):
-                continue
-            yield f"line {node.lineno} decides on the host"
-        elif on_device and isinstance(node, ast.For) and trees.names_called(node.iter) - _ROUNDS:
-            yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
-        elif on_device and (called in _HOSTS or alone in _SAYS):
-            yield f"line {node.lineno} calls {called or alone}() on the host"
-        elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield f"line {node.lineno} assigns to an attribute, which a replay would not"
-
-
-def _add_names(
-    statements: Iterable[ast.stmt], bound: frozenset[str], read: dict[str, None], stored: dict[str, None]
-) -> frozenset[str]:
-    """Add the names that statements read before binding them, and those that they bind, in order.
-
-    ``bound`` have a value before the statements. Return the names that certainly have one after them.
-    """
-    heads: Sequence[ast.AST]
-    for one in statements:
-        heads, branches = [one], list[list[ast.stmt]]()
-        match one:
-            case ast.With(items=items, body=body):
-                heads, branches = items, [body]
-            case ast.If(test=test, body=body, orelse=orelse):
-                heads, branches = [test], [body, orelse]
-            case ast.For(target=target, iter=iterated, body=body, orelse=orelse):
-                heads, branches = [iterated, target], [[*body, *orelse]]
-        for head in heads:
-            inner = [node.target for node in ast.walk(head) if isinstance(node, ast.comprehension)]
-            own = trees.named(trees.walk(inner), ast.Store)
-            names = [node for node in ast.walk(head) if isinstance(node, ast.Name) and node.id not in own]
-            names.sort(key=lambda node: (node.lineno, node.col_offset))
-            added = {node.target for node in ast.walk(head) if isinstance(node, ast.AugAssign)}
-            loaded = (node.id for node in names if isinstance(node.ctx, ast.Load) or node in added)
-            read.update(dict.fromkeys(name for name in loaded if name not in bound))
-            new = [node.id for node in names if isinstance(node.ctx, ast.Store)]
-            stored.update(dict.fromkeys(new))
-            bound = bound.union(new)
-        if branches:
-            bound = frozenset.intersection(*(_add_names(branch, bound, read, stored) for branch in branches))
-    return bound
+def _function(kind: str, file: str, statements: list[ast.stmt], *given: Any) -> Place:
+    """The place of statements that could be a function, with the names that it would take and give."""
+    return _at(kind, file, statements[0], statements[-1], **as_function(statements, *given))
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:
