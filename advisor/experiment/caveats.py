@@ -21,8 +21,7 @@ from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Outcome
 
-# Smallest budget that is enough, as a multiple of the time before the first candidate. Unitless.
-_BUDGET_PER_START = 4
+_BUDGET_PER_START = 4  # smallest budget that is enough, as a multiple of the time before the first candidate
 # Other programs are watched for so many seconds, and named from so many per cent of a core on.
 _LOOKS_FOR_S, _BUSY_PERCENT = 0.2, 10
 

@@ -9,8 +9,7 @@ OTHER_VALUE = "you accepted another value of it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"
 UNCLEAR_TOGETHER = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
-# The end of the reasons that a larger budget takes away.
-RAISE_BUDGET = "raise --budget to try it"
+RAISE_BUDGET = "raise --budget to try it"  # the end of the reasons that a larger budget takes away
 
 
 class Decision(StrEnum):
@@ -21,10 +20,7 @@ class Decision(StrEnum):
 
 
 class Steering:
-    """The person's requests to a running session, set and read from any thread.
-
-    ``ending`` means: measure nothing more, and report what is known.
-    """
+    """The person's requests to a running session, set and read from any thread; ``ending``: measure nothing more."""
 
     def __init__(self) -> None:
         self._may_go_on = threading.Event()

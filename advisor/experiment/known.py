@@ -345,9 +345,8 @@ class Known:
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
-        if compiles(move.base) and not compiles(move.settings):
-            return {}  # the compiled form comes next: launches hide what half precision gains before
-        return {} if why or not move.base else dict.fromkeys(added, _NOT_FASTER)
+        later = compiles(move.base) and not compiles(move.settings)  # its compiled form, which launches hide no longer
+        return {} if why or later or not move.base else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""

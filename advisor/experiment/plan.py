@@ -92,8 +92,8 @@ class Plan:
     def is_usual(self, candidate: Candidate) -> bool:
         """Whether an expert would write a candidate without asking: it is usual, or undoes a habit."""
         recipe = self.recipe(candidate)
-        is_on = self.facts.workload.current.get(recipe.key, recipe.default) != recipe.default
-        undoes = recipe.habit and is_on and candidate.value == recipe.default and not recipe.usual  # which is good
+        ends = candidate.value == recipe.default != self.facts.current(recipe.key, recipe.default)
+        undoes = recipe.habit and ends and not recipe.usual  # its default is good
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
     @cached

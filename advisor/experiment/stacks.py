@@ -89,8 +89,7 @@ def needs_explaining(known: Known) -> bool:
         again = len(judge.runs.get(BASELINE, ()))
         if not (judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs):
             return False
-    whole = (settings for settings in judge.runs if len(settings) > 1 or settings == known.usual)
-    stacks = filter(judge.measured_runs, whole)
+    stacks = (one for one in judge.runs if (len(one) > 1 or one == known.usual) and judge.measured_runs(one))
     return not all(permits(settings, judge.numerics(settings)) for settings in stacks)
 
 

@@ -22,8 +22,7 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
 def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the repeated blocks to compile one by one: kinds with at least three blocks per shape.
 
-    Other kinds, such as the stages of a convolutional network, would take as long to compile as the whole model. All
-    blocks are returned if no kind has enough.
+    Other kinds, as the stages of a convolutional network, take as long as the whole model. All, if no kind has enough.
     """
     groups = [[block for _, block in group] for group in repeated_blocks(model)]
     chosen: list[torch.nn.Module] = []

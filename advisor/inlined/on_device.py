@@ -68,10 +68,7 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
 
 
 def kept_on_device(dataset: typing.Any, device: typing.Any) -> typing.Any:
-    """A copy of a dataset on a device, also of one inside ``Subset``; the dataset itself if its samples would change.
-
-    The copy stays on the host if it takes more than a tenth of the GPU's memory.
-    """
+    """A dataset's copy on a device, or on the host beyond a tenth of the GPU's memory; itself if its samples change."""
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
     if why_not_kept(dataset):

@@ -9,19 +9,17 @@ import torch
 def layers_in_a_row(model: torch.nn.Module) -> list[tuple[Any, Any]]:
     """Return pairs of layers: the second is the only user of the first one's result, and both are called once.
 
-    If a model cannot be traced as a whole, for example because it branches on its input, its parts are traced one by
-    one.
+    Of a model that cannot be traced as a whole, as where it branches on its input, the parts are traced one by one.
     """
-    before = [(module, dict(vars(module))) for module in model.modules()]
+    before = [(vars(module), dict(vars(module))) for module in model.modules()]
     try:
         graph = torch.fx.symbolic_trace(model).graph
     except Exception:  # whatever a forward pass does with stand-ins for tensors
-        graph = None
-    for module, attributes in before:  # a forward pass may keep such a stand-in in an attribute
-        vars(module).clear()
-        vars(module).update(attributes)
-    if graph is None:
         return [pair for part in model.children() for pair in layers_in_a_row(part)]
+    finally:
+        for attributes, kept in before:  # it may keep a stand-in in an attribute
+            attributes.clear()
+            attributes.update(kept)
     calls = graph.find_nodes(op="call_module")
     times = collections.Counter(call.target for call in calls)
     once = {call: model.get_submodule(str(call.target)) for call in calls if times[call.target] == 1}

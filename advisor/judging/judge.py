@@ -213,10 +213,7 @@ class Judge:
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
     def speeds(self, settings: Mapping[str, Value]) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Milliseconds per step and samples per second of measured settings, and of the baseline beside them.
-
-        The speed-up of the settings is the ratio of their samples per second. Of turns, where there were any.
-        """
+        """Milliseconds per step and samples per second of measured settings and of the baseline; of turns if any."""
         if turns := self.in_turn.get(Settings(settings)):
             return turns.speeds
         return mean_speed(self._undisturbed_runs(settings)), mean_speed(self.baseline_runs)

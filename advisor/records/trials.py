@@ -298,8 +298,7 @@ class NumericsResult:
 
 # The whole interval of a change lies above this or below its inverse; that of none within the other. Ratios.
 CHANGE, _SAME = 1.01, 1.03
-# An interval whose upper end is more than this many times its lower end tells nothing. Unitless.
-_OPEN_RATIO = 1.5
+_OPEN_RATIO = 1.5  # an interval whose upper end is more than so many times its lower end tells nothing
 
 
 @dataclass(frozen=True, slots=True)

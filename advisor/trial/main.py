@@ -147,10 +147,7 @@ class _Parts:
 
 
 class Stages:
-    """The stages of one trial. Each stage says what it does before it starts.
-
-    At ``deadline``, of ``time.monotonic()``, the trial is given up.
-    """
+    """The stages of a trial, which say what they do. At ``deadline``, of ``time.monotonic()``, it is given up."""
 
     def __init__(
         self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None], deadline: float

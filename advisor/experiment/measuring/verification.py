@@ -26,6 +26,7 @@ from advisor.records import (
     Block,
     Exported,
     Numerics,
+    NumericsResult,
     Outcome,
     StackRecord,
     TargetSpec,
@@ -168,12 +169,11 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     difference = _difference(pairs[0][1], pairs[0][0])
     # Results of the plain loop may differ from one start to the next, as of a script that draws in threads.
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
-    seen, usual = stack.numerics, (stack.numerics.difference or 0.0) if stack.numerics else 0.0
-    most = _MOST_OF_EXACT if seen is not None and seen.decisive is Numerics.EXACT else _MOST_DIFFERENT
-    another_draw = seen.another_draw if seen is not None else 0.0
+    seen = stack.numerics or NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "")
+    most = max(_MOST_OF_EXACT if seen.decisive is Numerics.EXACT else _MOST_DIFFERENT, seen.another_draw)
     seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
     found = Verification(exported.path, seconds=seconds, difference=difference, compared=compared)
-    if difference is not None and not difference <= max(most, another_draw, _MARGIN * max(usual, between_starts)):
+    if difference is not None and not difference <= max(most, _MARGIN * max(seen.difference or 0.0, between_starts)):
         shown = format_percent(difference, digits=1)
         return replace(found, problem=f"its {compared} differ by {shown} from the loop's without it")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
