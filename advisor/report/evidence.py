@@ -1,5 +1,6 @@
 """The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from advisor.experiment.state import SessionState
@@ -27,6 +28,7 @@ _OPERATORS_SHOWN = 10
 _THREADS = "cpu.threads"
 # A larger share of a measured peak rate is shown as a contradiction; fast algorithms reach somewhat more than 1.
 _MOST_OF_A_PEAK = 1.5
+_AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
 
 
 # --- sentences ------------------------------------------------------------------------------------------------
@@ -54,6 +56,10 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
         for reached in roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
     ]
+    verified, comparison = state.verification, stack.comparison if stack else None
+    low, high = (comparison.ci_low / _AGREES, comparison.ci_high * _AGREES) if comparison else (0.0, math.inf)
+    if verified and not (verified.speedup and low <= verified.speedup <= high):
+        caveats.append(f"The exported file is {figures.verified_words(verified)}.")
     if caveats:
         yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
 

@@ -15,14 +15,14 @@ from sample_session import (
     sample_request,
 )
 
-from advisor.experiment.events import CombinationMeasured, GoalSet, Ranked, StackMeasured, TrialMeasured
+from advisor.experiment.events import CombinationMeasured, ExportVerified, GoalSet, Ranked, StackMeasured, TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, Mode, Objective, Verdict
+from advisor.records import Comparison, Mode, Objective, Verdict, Verification
 from advisor.report.document import Listing
 from advisor.report.evidence import sweep_sentence
 
@@ -188,6 +188,18 @@ def detailed() -> SessionState:
 @pytest.fixture
 def told(detailed, catalog) -> str:
     return markdown_report(detailed, sample_request(), catalog)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "problem", "warns"), [(1.0, "", False), (0.5, "", True), (None, "it failed", True)]
+)
+def test_a_plain_loop_that_says_otherwise_is_a_warning(detailed, catalog, speedup, problem, warns):
+    """``speedup`` is a multiple of the session's own."""
+    measured = detailed.stack.comparison.speedup
+    found = speedup and speedup * measured
+    detailed.apply(ExportVerified(Verification("tuned.yaml", found, 26.3, 13.8, measured, problem=problem)))
+    warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    assert ("exported file" in warnings) is warns
 
 
 def test_warnings_come_right_after_the_result(told):
