@@ -56,7 +56,7 @@ def divide(
                 elsewhere[format_setting(recipe.key, value)] = (
                     f"compiled as {plain}; its CUDA graphs {_OWN_LOOP.replace('needs', 'need')}"
                 )
-        elif done.get(recipe.key, recipe.default) != value:
+        elif done.get(recipe.key, recipe.default) != value and (value != recipe.default or recipe.habit):
             told = places[recipe.key](value) if recipe.key in places else _OWN_LOOP
             elsewhere[format_setting(recipe.key, value)] = told
     return Division(Settings(on_objects), elsewhere)

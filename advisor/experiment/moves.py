@@ -86,7 +86,7 @@ def drops(known: Known) -> Moves:
 
 
 def changes(known: Known) -> Moves:
-    """Moves that add one setting to the stack, or exchange one of its values; those that the person accepted first."""
+    """Moves that add one setting to the stack, or exchange one of its values; an accepted addition promises most."""
     plan, stack = known.plan, known.stack
     company = plan.partnered(stack) if stack else []
     members = [c for c in plan.candidates if stack.get(c.key) == c.value]

@@ -32,6 +32,7 @@ class Runner:
         self._lock = threading.Lock()
         self._builder: Builder | None = None
         self._beside: Trial | None = None
+        self._stopped_s = 0.0  # how long what compiles beside the trials stood still
         self._leaving_beside = contextlib.ExitStack()
         self.cancelled = False
 
@@ -80,12 +81,9 @@ class Runner:
             return trial.result()
 
     def compile_beside(self, spec: TrialSpec) -> None:
-        """Start a trial that only compiles, to fill the compiler's cache; other trials run meanwhile.
-
-        There is one at a time. :meth:`compiled_beside` returns its result; :meth:`end_beside` and :meth:`cancel` stop
-        it.
-        """
+        """Start a trial that only compiles, to fill the compiler's cache, beside other trials; one at a time."""
         self.end_beside()
+        self._stopped_s = 0.0
         with self._leaving_beside as leaving:
             self._beside = leaving.enter_context(self.open(spec, lambda message: None))
             self._leaving_beside = leaving.pop_all()
@@ -96,6 +94,8 @@ class Runner:
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
         if result is not None:
             self.end_beside()
+            lost_s, wall_s, warmup_s = self._stopped_s, result.wall_s, result.warmup_s
+            result = replace(result, wall_s=wall_s and wall_s - lost_s, warmup_s=warmup_s and warmup_s - lost_s)
         return result
 
     def end_beside(self) -> None:
@@ -110,10 +110,12 @@ class Runner:
         if group is None:
             yield
             return
-        with subprocess.Popen(["sh", "-c", f"read _; kill -CONT -{group}"], stdin=subprocess.PIPE):  # noqa: S603, S607
+        began, command = time.monotonic(), ["sh", "-c", f"read _; kill -CONT -{group}"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):  # noqa: S603
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.killpg(group, signal.SIGSTOP)
             yield
+        self._stopped_s += time.monotonic() - began
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
@@ -128,10 +130,7 @@ class Runner:
             cancelled = self.cancelled
         with log_files.bounded(spec.log_path):
             try:
-                if cancelled:
-                    trial.cancel()
-                else:
-                    trial.start()
+                (trial.cancel if cancelled else trial.start)()
                 yield trial
             finally:
                 trial.kill()

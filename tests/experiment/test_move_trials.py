@@ -143,16 +143,6 @@ def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_pr
     assert trials.affords(stack_move(cold, gain), known_of(gpu_facts())) is started
 
 
-def test_turns_wait_for_a_compilation_that_is_nearly_done(trials, monkeypatch):
-    bench, known, turns = trials.bench, with_stack(STACK), Move(Kind.TURNS, STACK, 1.02, "turns")
-    monkeypatch.setattr(bench.runner, "compile_beside", lambda spec: None)
-    monkeypatch.setattr(bench.runner, "compiled_beside", lambda within_s: None)
-    bench.compile_beside(WHOLE.without(BF16.key))
-    assert (bench.expected_s(bench.compiling), trials.cost_s(turns, known)) == (20.0, 6.0)
-    for trials.clock.now, may_begin in ((5.0, True), (16.0, False), (25.0, True)):  # at last it takes too long
-        assert trials.affords(turns, known) is may_begin
-
-
 def test_no_trial_may_run_much_longer_than_the_budget(trials):
     trials.clock.now = 90.0
     assert trials.bench.spec("x", WHOLE).timeout_s <= 12.0

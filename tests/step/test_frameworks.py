@@ -51,6 +51,9 @@ def test_settings_are_told_apart():
     assert "a loop of your own" in on_gpu.elsewhere["step.cuda_graph: true"]
     read = divide({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": str}, {"loop.loss_item": "every_step"})
     assert read.elsewhere == {"loop.loss_item: never": "never"}
+    key = "precision.autocast"
+    off = divide({key: "none"}, "cuda", {key: {"bfloat16": "bf16"}.__getitem__}, {key: "bfloat16"})
+    assert not off.elsewhere, "a default has no word of the framework's"
 
 
 def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():

@@ -201,13 +201,6 @@ class Bench:
             return False
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
-    def is_nearly_compiled(self, within_s: float) -> bool:
-        """Whether what compiles beside is expected to be done before this time is over, and a budget remains for it."""
-        if self.has_compiled_beside() or self.compiling is None:
-            return False
-        left_s = self.budget.expected_s(self.compiling) - self.compiling_s
-        return 0 < left_s < within_s and self.budget.allows(left_s + self.expected_s({}), reserve_s=within_s)
-
     @property
     def compiling_s(self) -> float:
         """The seconds since the latest compilation beside the trials began."""

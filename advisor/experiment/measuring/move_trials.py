@@ -1,5 +1,6 @@
 """The trials of the search's moves: what they cost, whether there is time for them, and their results."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -86,7 +87,7 @@ class MoveTrials:
         if bench.steering.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
-            return budget.allows(cost_s) and not bench.is_nearly_compiled(cost_s)
+            return budget.allows(cost_s)
         if move.kind is Kind.STACK:
             return self._affords_stack(move, known)
         stacks = [other for other in moves(known) if other.kind is Kind.STACK]
@@ -147,7 +148,8 @@ class MoveTrials:
             case Kind.REFERENCE:
                 evidence = self._reference(known)
             case Kind.TURNS:
-                with self.bench.runner.beside_stopped():
+                waits = self.bench.compiles_beside(move.settings)  # for its code
+                with contextlib.nullcontext() if waits else self.bench.runner.beside_stopped():
                     if may_be_side_by_side(known, move.settings):
                         evidence = side_by_side(self.bench, move.settings)
                     else:

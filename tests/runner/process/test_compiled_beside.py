@@ -81,6 +81,16 @@ def test_its_end_is_told_once(runner, specs):
     assert runner.compiled_beside() is None
 
 
+def test_the_time_that_it_stood_still_is_not_its_own(runner, specs):
+    runner.compile_beside(specs("beside", building("time.sleep(0.5)"), kind=TrialKind.COMPILE))
+    with runner.beside_stopped():
+        time.sleep(5.0)
+    began = time.monotonic()
+    result = runner.compiled_beside(SOON_S)
+    assert result.outcome is Outcome.MEASURED
+    assert result.wall_s <= time.monotonic() - began + 4.0
+
+
 def test_its_failure_is_no_failure_of_a_trial(runner, specs):
     runner.compile_beside(specs("beside", building("os._exit(5)"), kind=TrialKind.COMPILE))
     assert run(runner, specs("trial", TINY_TARGET)).measured
