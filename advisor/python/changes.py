@@ -319,6 +319,7 @@ class _Patch:
         piece.above = None if inside else self._function_around(places[0])
         piece.name = self._free_name("forward_and_loss")
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
+        self.files[places[0].file].imports.append("import torch")
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""

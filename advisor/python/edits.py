@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +134,7 @@ class _Editor(cst.CSTTransformer):
             old = plain[_OF_LOADER.index(name)]
         options = next((one for one in call.args if one.star == "**"), None)
         inner = self._code(options.value) if options else ""
-        if old is None and options is not None and self._may_hold(inner, name):
+        if old is None and options is not None:
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
@@ -145,8 +144,6 @@ class _Editor(cst.CSTTransformer):
         if old is not None:
             return call.with_deep_changes(old, value=parsed)
         new = cst.ensure_type(cst.parse_expression(f"call({name}=None)"), cst.Call).args[0].with_changes(value=parsed)
-        if call.args and options is call.args[-1]:
-            return call.with_changes(args=[*call.args[:-1], new.with_changes(comma=_APART), options])
         if call.args:  # between the arguments as between the others, and at the end as it was
             *others, last = call.args
             between = others[-1].comma if others else _APART
@@ -154,12 +151,6 @@ class _Editor(cst.CSTTransformer):
             last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
             return call.with_changes(args=[*others, last, new])
         return call.with_changes(args=[new])
-
-    def _may_hold(self, options: str, name: str) -> bool:
-        """Whether ``**options`` may hold an argument: not where this file makes them and has no such word."""
-        own = options.removeprefix("{**").partition(",")[0]
-        made = re.search(rf"^\s*{re.escape(own)} *= *(dict\(|\{{)", self._module.code, re.MULTILINE)
-        return made is None or re.search(rf"\b{name}\b", self._module.code) is not None
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """A function that evaluates, without gradients."""
@@ -314,7 +305,7 @@ def _with_contexts(own: cst.With, block: cst.With) -> cst.With:
         is_literal = matchers.matches(
             given.get("enabled", cst.Name("True")), matchers.Name("True") | matchers.Name("False")
         )
-        if not is_literal and not call.args[0].star:
+        if not is_literal and not (call.args[0].star or call.args[0].keyword):
             typed = cst.ensure_type(ours.item, cst.Call).args[-1]
             items[at] = item.with_changes(item=call.with_changes(args=[call.args[0].with_changes(comma=_APART), typed]))
             added.remove(ours)

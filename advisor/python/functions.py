@@ -1,13 +1,15 @@
 """Statements of a script that could be a function of their own, such as a step that a CUDA graph holds."""
 
+import argparse
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from advisor.python import trees
-from advisor.python.loops import varies
 
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
@@ -19,13 +21,13 @@ _NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_sc
 _METERS = frozenset({"update", "log", "info"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
-_SAYS = frozenset({"print", "append", "write", "info", "log"})
+_SAYS = frozenset({"print", "append", "write", "info", "log", "update"}) | _NOTES
 
 
-def only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
+def only_noting(statements: Sequence[ast.stmt], after: int, names: Mapping[str, Any]) -> list[ast.stmt]:
     """The statements behind a line that only note numbers, which the others do not need: they may run after all.
 
-    They call nothing but what reads a number and keeps or prints it, and name nothing that is bound anew meanwhile.
+    They call nothing but what reads a number and keeps or prints it, and name nothing that changes meanwhile.
     """
     found: list[ast.stmt] = []
     for at, one in reversed(list(enumerate(statements[:-1]))):
@@ -38,7 +40,9 @@ def only_noting(statements: Sequence[ast.stmt], after: int) -> list[ast.stmt]:
         needed = (trees.bound_in(one) | kept) & {ast.unparse(node) for node in _names_read(later)}
         reads = {node.id for node in nodes if isinstance(node, ast.Name)}
         anew = reads & {name for other in later for name in trees.bound_in(other)}
-        if not (needed or anew or any(getattr(node, "attr", "") == "grad" for node in nodes)):
+        objects = [trees.value_of(node, names) for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
+        changed = any(isinstance(one, nn.Module | nn.Parameter | Optimizer) for one in objects)
+        if not (needed or anew or changed or any(getattr(node, "attr", "") == "grad" for node in nodes)):
             found.append(one)
     return found[::-1]
 
@@ -60,18 +64,14 @@ def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attrib
 
 
 def as_function(
-    statements: list[ast.stmt],
-    scopes: tuple[ast.AST, ast.AST],
-    names: Mapping[str, Any],
-    bound_in_round: set[str] | None = None,
+    statements: list[ast.stmt], scopes: tuple[ast.AST, ast.AST], names: Mapping[str, Any], *, on_device: bool = False
 ) -> dict[str, Any]:
     """The names that a function of these statements would take and give, and the problem with it.
 
-    ``scopes``: what is run in each round, and the whole function that it is in. ``bound_in_round``, where the function
-    would be captured: the names that get other values in each round.
+    ``scopes``: what is run in each round, and the whole function that it is in. With ``on_device`` a graph would hold
+    the function.
     """
     scope, whole = scopes
-    on_device = bound_in_round is not None
     read, stored = dict[str, None](), dict[str, None]()
     certain = _add_names(statements, frozenset(), read, stored)
     lines = {line for one in statements for line in range(one.lineno, 1 + (one.end_lineno or 0))}
@@ -83,7 +83,7 @@ def as_function(
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
-        *_problems_in(statements, bound | (bound_in_round or set()), on_device=on_device),
+        *_problems_in(statements, names, on_device=on_device),
         *(f"`{name}` is defined anew in each round" for name in read if name in made),
         *(f"`{name}` is carried from round to round" for name in read if name in stored),
         *(f"`{name}` gets a value in some rounds only" for name in gives if name not in certain),
@@ -93,29 +93,41 @@ def as_function(
     return {"takes": takes, "gives": gives, "problem": next(iter(problems), "")}
 
 
-def _problems_in(statements: Iterable[ast.stmt], bound: set[str], *, on_device: bool) -> Iterator[str]:
+def _problems_in(statements: Iterable[ast.stmt], names: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:
     """Reasons why statements cannot become a function; with ``on_device``, a function captured in a graph.
 
-    A branch is taken in all rounds or in none if its condition only reads names that no round binds.
+    A branch is the same in all rounds if it only reads options of the command line, or constants.
     """
     node: Any
     for node in trees.walk(statements):
         called = trees.name_called(node) if isinstance(node, ast.Call) else ""
-        alone = trees.name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
+        alone = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
         if isinstance(node, trees.LEAVES):
             yield f"line {node.lineno} leaves the statements"
         elif not on_device and called == "zero_grad":
             yield f"line {node.lineno} clears the gradients between the forward pass and the loss"
         elif on_device and isinstance(node, ast.If | ast.While | ast.Try):
-            if isinstance(node, ast.If) and not varies(node.test, bound):
-                continue
-            yield f"line {node.lineno} decides on the host"
+            if not (isinstance(node, ast.If) and _reads_options(node.test, names)):
+                yield f"line {node.lineno} decides on the host"
         elif on_device and isinstance(node, ast.For) and trees.names_called(node.iter) - _ROUNDS:
             yield f"the rounds of the loop at line {node.lineno} may be others in the next step"
-        elif on_device and (called in _HOSTS or alone in _SAYS):
-            yield f"line {node.lineno} calls {called or alone}() on the host"
+        elif on_device and (called in _HOSTS or (alone and _acts_on_host(alone, names))):
+            yield f"line {node.lineno} calls {called or trees.name_called(node.value)}() on the host"
         elif on_device and isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield f"line {node.lineno} assigns to an attribute, which a replay would not"
+
+
+def _reads_options(condition: ast.expr, names: Mapping[str, Any]) -> bool:
+    """Whether a condition reads nothing but options of the command line, and constants by their capital letters."""
+    read = trees.named(ast.walk(condition), ast.Load)
+    only = all(name.isupper() or isinstance(names.get(name), argparse.Namespace) for name in read)
+    return bool(read) and only and not trees.names_called(condition)
+
+
+def _acts_on_host(call: ast.Call, names: Mapping[str, Any]) -> bool:
+    """Whether a call whose result nobody uses says or counts something, or makes the step of a scheduler."""
+    called, owner = trees.name_called(call), getattr(call.func, "value", call)
+    return called in _SAYS or (called == "step" and not isinstance(trees.value_of(owner, names), Optimizer))
 
 
 def _add_names(

@@ -53,7 +53,7 @@ def named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]
 
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     """The blocks of statements within a statement."""
-    for node in (statement, *getattr(statement, "handlers", ())):
+    for node in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
         for name in ("body", "orelse", "finalbody"):
             yield getattr(node, name, [])
 

@@ -23,7 +23,7 @@ from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python import trees
 from advisor.python.functions import as_function, only_noting
-from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
+from advisor.python.loops import FoundLoop, Line, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
@@ -139,7 +139,9 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
             for scope, line in scopes:
                 statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
                 before = [one for one in statements if (one.end_lineno or 0) < line]
-                if found := [one for one in before if _concerns(one, _owner_in(name))]:
+                parts = name.split(".")  # of an object in it, what binds one of those around it counts as well
+                prefixes = [".".join(parts[:end]) for end in range(1, 1 + len(parts))][name.startswith("self.") :]
+                if found := [one for one in before if any(_concerns(one, prefix) for prefix in prefixes)]:
                     return _at(kind, view.file, found[-1], name=name)
     return None
 
@@ -196,21 +198,33 @@ class LoopPlaces:
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
-        made = {_owner_in(name) for name in _names_of(self.model, self.loop.where.names)}
-        loops = (one for one in trees.statements_at(statement.lineno, _body_of(own)) if isinstance(one, trees.Loop))
-        whole = (one for one in loops if not any(_concerns(one, name) for name in made))
+        whole = (one for one, makes_anew in self._around if not makes_anew)
         yield _at("above", self.loop.where.file, next(whole, statement))
-        yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
+        passes = list(passes)
+        seen = {common[1] for one in passes if (common := _common_line(one))}
+        yield from dict.fromkeys(place for one in passes for place in self._of_pass(one, seen))
         inner = (code for each in passes for code, _ in users_lines(each.at)[:1])
         scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
+    @property
+    def _around(self) -> list[tuple[ast.stmt, bool]]:
+        """The loop and those around it, the outermost first, each with whether it makes the model anew."""
+        made = {_owner_in(name) for name in _names_of(self.model, self.loop.where.names)}
+        statements = trees.statements_at(self.loop.statement.lineno, _body_of(self.loop.where.code))
+        loops = [one for one in statements if isinstance(one, trees.Loop)]
+        return [(one, any(_concerns(one, name) for name in made)) for one in loops]
+
+    @property
+    def _made_anew(self) -> bool:
+        return any(makes_anew for _, makes_anew in self._around)
+
     def _names_in(self, code: CodeType) -> Mapping[str, Any]:
         return next((view.names for view in self.views if view.code is code), {})
 
-    def _of_pass(self, each: Pass) -> Iterator[Place]:
-        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
+    def _of_pass(self, each: Pass, seen: set[int]) -> Iterator[Place]:
+        common = _common_line(each)
         if common is None or is_library(common[0].co_filename):
             return
         code, backward = common
@@ -228,7 +242,7 @@ class LoopPlaces:
         if not is_own and isinstance(whole, trees.FUNCTIONS) and not _is_method(whole, code):
             yield _at("function", file, whole)
         yield _function("forward", file, block[begin : last + 1], (scope, whole), names)
-        updates = list(self._updates(block, end, code))
+        updates = list(self._updates(block, end, code, seen))
         yield from updates
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
@@ -236,29 +250,40 @@ class LoopPlaces:
             made_at = [update, *(one.line for one in updates if one.kind == "update")]
             yield self._step(block, begin, last, max(trees.place_in(block, line) for line in made_at), code)
 
-    def _updates(self, block: list[ast.stmt], end: int, code: CodeType) -> Iterator[Place]:
-        """A backward pass, and between it and the next one what clips its gradients and makes updates of them."""
+    def _updates(self, block: list[ast.stmt], end: int, code: CodeType, seen: set[int]) -> Iterator[Place]:
+        """A backward pass, and between it and the next one what clips its gradients and makes updates of them.
+
+        Its ``problem`` says why the gradients cannot be scaled: a scaler goes with plain statements of one block.
+        """
         file, names = code.co_filename, self._names_in(code)
-
-        def updates(statements: Iterable[ast.stmt]) -> Iterator[tuple[ast.Call, str]]:
-            for call in trees.calls_of("step", statements):
-                owner = call.func.value if isinstance(call.func, ast.Attribute) else call
-                if not call.args and isinstance(trees.value_of(owner, names), Optimizer):  # and no scaler
-                    yield call, ast.unparse(owner)
-
-        unseen = _SCALED if self._scales(block[end:], code) else _UNSEEN
-        problem = "" if any(updates(block[end:])) else unseen
-        for one in trees.calls_of("backward", block[end : end + 1]):
-            problem = "a library's function makes the backward pass" if one.args else problem
-            yield _at("backward", file, one, problem=problem)
         behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
-        found = list(updates(behind))
-        owners = ", ".join(dict.fromkeys(owner for _, owner in found))
-        for statement in behind:
-            if found and statement.lineno < found[0][0].lineno and trees.calls_of("clip_grad_norm_", [statement]):
-                yield _at("clip", file, statement, name=owners)
-        yield from (_at("update", file, call, name=owner) for call, owner in found)
-        yield from (_at("last update", file, call) for call, _ in found[-1:])
+        steps = [(call, getattr(call.func, "value", call)) for call in trees.calls_of("step", block[end:])]
+        steps = [one for one in steps if not one[0].args and isinstance(trees.value_of(one[1], names), Optimizer)]
+        updates = [one for one in steps if any(trees.holds(statement, one[0].lineno) for statement in behind)]
+        inner = [*trees.blocks_to(updates[0][0].lineno, behind)][-1] if updates else behind
+        plain = [one for one in inner if isinstance(one, ast.Expr | ast.Assign)]
+        clips = [one for one in plain if trees.calls_of("clip_grad_norm_", [one])]
+        clipped = [call.lineno for call in trees.calls_of("clip_grad_norm_", behind)]
+        first = updates[0][0].lineno if updates else 0
+        problem = ""
+        if not steps:
+            problem = _SCALED if self._scales(block[end:], code) else _UNSEEN
+        elif any(call.lineno not in seen for call in trees.calls_of("backward", block)):
+            problem = "a backward pass did not run, or has no forward pass of its own"
+        elif not isinstance(block[end], ast.Expr) or {call.lineno for call, _ in updates} - {
+            one.lineno for one in plain
+        }:
+            problem = "the backward pass or an update is part of another statement"
+        elif len(clips) < len(clipped) or any(line > first for line in clipped):
+            problem = "gradients are clipped in another block, or behind an update"
+        for one in trees.calls_of("backward", block[end : end + 1]):
+            yield _at(
+                "backward", file, one, problem="a library's function makes the backward pass" if one.args else problem
+            )
+        owners = ", ".join(dict.fromkeys(ast.unparse(owner) for _, owner in updates))
+        yield from (_at("clip", file, one, name=owners) for one in clips[:1])
+        yield from (_at("update", file, call, name=ast.unparse(owner)) for call, owner in updates)
+        yield from (_at("last update", file, call) for call, _ in updates[-1:])
 
     def _scales(self, statements: Iterable[ast.stmt], code: CodeType) -> bool:
         """Whether a scaler of the script's makes the update: ``scaler.step(optimizer)``."""
@@ -277,12 +302,11 @@ class LoopPlaces:
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
         names, inside = self._names_in(code), block[begin : done + 1]
-        behind = only_noting(inside, block[last].end_lineno or 0)
+        behind = only_noting(inside, block[last].end_lineno or 0, names)
         captured = [one for one in inside if one not in behind]
         own, whole = self.loop.where.code, scope_of(code)
         scopes = self.loop.statement if code is own else whole, whole
-        bound = trees.bound_in(self.loop.statement)
-        place = _function("step", code.co_filename, captured, scopes, names, bound)
+        place = _function("step", code.co_filename, captured, scopes, names, on_device=True)
         owners = [call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute)]
         inner = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
         known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
@@ -290,10 +314,16 @@ class LoopPlaces:
         model, problem = next(_names_of(self.model, names), ""), place.problem
         if not (model and optimizers):
             problem = _SCALED if self._scales(captured, code) else "no name of the model, or of its optimizer, was seen"
-        if code is not own and not (whole in _body_of(own) and own.co_name == "<module>"):
+        beside = whole in _body_of(own) and own.co_name == "<module>" and not self._made_anew
+        if code is not own and not beside:
             problem = "it is in a function that the loop calls"
         name = ", ".join([model, *sorted(optimizers)])
         return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
+
+
+def _common_line(each: Pass) -> Line | None:
+    """The line of a backward pass in the innermost function that also makes its forward pass."""
+    return next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
 
 
 def _is_method(function: ast.AST, code: CodeType) -> bool:
@@ -319,9 +349,9 @@ def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[as
     return [], 0, 0
 
 
-def _function(kind: str, file: str, statements: list[ast.stmt], *given: Any) -> Place:
+def _function(kind: str, file: str, statements: list[ast.stmt], *given: Any, on_device: bool = False) -> Place:
     """The place of statements that could be a function, with the names that it would take and give."""
-    return _at(kind, file, statements[0], statements[-1], **as_function(statements, *given))
+    return _at(kind, file, statements[0], statements[-1], **as_function(statements, *given, on_device=on_device))
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:

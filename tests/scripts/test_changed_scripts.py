@@ -355,10 +355,16 @@ class TestPlaces:
             ("loss.backward()\n    if CLIP > 0:\n        nn.utils.clip_grad_norm_(model.parameters(), CLIP)", ""),
             ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
             ("loss = loss.log()\n    loss.backward()", ""),
+            ("if epoch > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
+            ("loss.backward()\n    schedule.step()", "calls step() on the host"),
+            ("loss.backward()\n    print(loss.item(), model.weight.mean().item())", "on the host"),
         ],
     )
     def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
-        drawn = "CLIP = 1.0\n\ndef drawn(y):\n    return y.split(4)\n\n"
+        drawn = (
+            "CLIP = 1.0\nepoch = 0\n\nclass Schedule:\n    def step(self):\n        pass\n\n"
+            "schedule = Schedule()\n\ndef drawn(y):\n    return y.split(4)\n\n"
+        )
         text, patched = written(
             f"{HEAD}{drawn}for x, y in loader:\n    optimizer.zero_grad()\n"
             f"    loss = (model(x) - y).square().mean()\n    {loss}\n    optimizer.step()\n",
@@ -367,6 +373,30 @@ class TestPlaces:
         )
         assert ("CapturedStep(" in text) is not bool(reason)
         assert reason in "".join(patched.left_out)
+
+    @pytest.mark.parametrize(
+        ("update", "expected"),
+        [
+            (
+                "loss.backward()\n    if len(x) > 0:\n        CLIP\n        optimizer.step()",
+                "    if len(x) > 0:\n        scaler.unscale_(optimizer)\n        CLIP\n        scaler.step(",
+            ),
+            ("if loss > -1:\n        loss.backward()\n        optimizer.step()", "part of another statement"),
+            (
+                "loss.backward()\n    if len(x) > 0:\n        optimizer.step()\n    else:\n        optimizer.step()",
+                "part of another statement",
+            ),
+            ("loss.backward()\n    optimizer.step()\n    CLIP\n    optimizer.step()", "clipped in another block"),
+            ("if len(x) == 0:\n        loss.backward()\n    loss.backward()\n    optimizer.step()", "did not run"),
+        ],
+    )
+    def test_gradients_are_scaled_where_a_scaler_does_as_the_loop(self, written, update, expected):
+        lines = update.replace("CLIP", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+        step = f"    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n    {lines}\n"
+        text, patched = written(f"{HEAD}for x, y in loader:\n{step}", HALF, device="cuda")
+        told = "".join(patched.left_out)
+        assert expected.replace("CLIP", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)") in (told or text)
+        assert ("GradScaler" in text) is not bool(told)
 
     @pytest.mark.parametrize(
         ("settings", "expected"),

@@ -253,3 +253,15 @@ def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     batches(loop, 8)
     assert names["seen"] == [*range(0, 64, 8)]
     assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
+
+
+def test_a_loop_in_a_case_is_found(script):
+    loop, names = script(
+        """
+        match "train":
+            case "train":
+                for x, y in loader:
+                    STEP
+    """
+    )
+    assert loop.model is names["model"]
