@@ -58,8 +58,8 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
             yield getattr(node, name, [])
 
 
-def holds(statement: ast.stmt, line: int) -> bool:
-    """Whether a line is one of a statement's."""
+def holds(statement: ast.stmt | ast.expr, line: int) -> bool:
+    """Whether a line is one of those of a statement or an expression."""
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 

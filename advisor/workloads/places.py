@@ -268,7 +268,7 @@ class LoopPlaces:
         problem = ""
         if not steps:
             problem = _SCALED if self._scales(block[end:], code) else _UNSEEN
-        elif any(call.lineno not in seen for call in trees.calls_of("backward", block)):
+        elif not all(any(trees.holds(call, line) for line in seen) for call in trees.calls_of("backward", block)):
             problem = "a backward pass did not run, or has no forward pass of its own"
         elif not isinstance(block[end], ast.Expr) or {call.lineno for call, _ in updates} - {
             one.lineno for one in plain
