@@ -23,7 +23,7 @@ from advisor.experiment.known import Evidence, Move
 
 
 class Knowledge(Protocol):
-    """What is known at one moment."""
+    """The knowledge at one moment of a search."""
 
     def after(self, move: Move, evidence: Evidence | None, /) -> Self:
         """The knowledge after a move."""

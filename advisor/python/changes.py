@@ -277,9 +277,7 @@ class _Patch:
             self._switches("torch._inductor.config.freezing = True\n")
             self.files[self.script].imports.append("import torch._inductor.config")
         mode, calls = self.facts.current.get("compile.mode", "none"), self._places("compile call")
-        if (
-            calls and mode != "none"
-        ):  # the script compiles the model itself: its own call says the mode, or that it is off
+        if calls and mode != "none":  # the script compiles the model: its own call says the mode, or that it is off
             whole = dict(one.split("=", 1) for one in step.compiled_with())
             default = {"mode": "None"} if "options" in whole else {} if mode == "default" else {"mode": '"default"'}
             as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")

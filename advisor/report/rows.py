@@ -102,7 +102,7 @@ class Figures:
 
     @property
     def compared(self) -> str:
-        """What the speed-up is against: ``compared with and without it, 2 other settings on``."""
+        """The comparison behind the speed-up: ``compared with and without it, 2 other settings on``."""
         if self.against is Against.BASELINE:
             return IN_TURN if self.effect.paired else f"alone, {self.against.value}"
         return f"{self.against.value}, {counted(self.others, 'other setting')} on"

@@ -151,7 +151,7 @@ def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figure
 
 
 def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
-    """What disturbed a trial, and its notes."""
+    """The disturbance and the notes of a trial."""
     if result.disturbed:
         yield "Unreliable", f"{result.disturbed}."
     yield from (("Note", note) for note in result.notes)

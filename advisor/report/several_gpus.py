@@ -68,7 +68,7 @@ def row_words(row: ScalingRow) -> str:
 
 
 def row_details(record: ScalingRecord | None, trial: str) -> str:
-    """What a trial measured, in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``; empty for others."""
+    """The figures of a trial in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``; empty for others."""
     row = next((row for row in record.rows if row.trial == trial), None) if record else None
     cells = _cells(row).items() if row else ()
     known = ((name, cell) for name, cell in cells if name != "Settings" and cell not in ("", MISSING))

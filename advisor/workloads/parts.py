@@ -1,4 +1,4 @@
-"""What a build returned, as a workload: its parts told apart by their kinds, in any order and under the usual names."""
+"""A build's result as a workload: parts are told apart by their kinds, in any order and under the usual names."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence

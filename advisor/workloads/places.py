@@ -139,9 +139,9 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
             for scope, line in scopes:
                 statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
                 before = [one for one in statements if (one.end_lineno or 0) < line]
-                parts = name.split(".")  # of an object in it, what binds one of those around it counts as well
-                prefixes = [".".join(parts[:end]) for end in range(1, 1 + len(parts))][name.startswith("self.") :]
-                if found := [one for one in before if any(_concerns(one, prefix) for prefix in prefixes)]:
+                first, parts = 1 + name.startswith("self."), name.split(".")
+                owners = [".".join(parts[:end]) for end in range(first, 1 + len(parts))]  # of a part, and itself
+                if found := [one for one in before if any(_concerns(one, owner) for owner in owners)]:
                     return _at(kind, view.file, found[-1], name=name)
     return None
 

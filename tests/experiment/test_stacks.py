@@ -170,18 +170,19 @@ def test_a_stack_that_the_reference_refutes_gives_way_to_a_simpler_form():
     assert known.stack == WHOLE.without(BF16.key)
 
 
-def test_noise_of_dropout_makes_a_stack_usable_after_all():
+class Random(MadeUpTrials):
     """The steps draw random numbers: the control shows how far two runs of the baseline are apart."""
 
+    def measure(self, move, known):
+        evidence = super().measure(move, known)
+        if move.kind is Kind.CONTROL:
+            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
+        return evidence
+
+
+def test_noise_of_dropout_makes_a_stack_usable_after_all():
     def speed(settings):
         return replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.3, 0.7) if settings else (1.0, 0.9))
-
-    class Random(MadeUpTrials):
-        def measure(self, move, known):
-            evidence = super().measure(move, known)
-            if move.kind is Kind.CONTROL:
-                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
-            return evidence
 
     trials = Random(speed)
     known = search(known_of(), trials, moves)
@@ -197,13 +198,6 @@ def test_half_precision_that_launches_hide_is_judged_compiled(seen_late):
         half, rounded = BF16.key in settings, TF32.key in settings
         gained = (4.5 if half else 3.0) if CATALOG.compiles(settings) else 1.5 if half else 2.0 if rounded else 1.0
         return replace(result_at(gained), losses=(1.3, 0.7) if half else (1.0, 0.9))
-
-    class Random(MadeUpTrials):
-        def measure(self, move, known):
-            evidence = super().measure(move, known)
-            if move.kind is Kind.CONTROL:
-                return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
-            return evidence
 
     known, trials = known_of(only=("autocast", "tf32", "compile")), Random(speed)
     if seen_late:  # the compiled stack had to do without it at first

@@ -116,7 +116,7 @@ class Replay:
 
     @contextmanager
     def beside_stopped(self) -> Iterator[None]:
-        """What compiles beside the trials stands still meanwhile."""
+        """Stop the background compilation inside this context."""
         began = self.clock()
         yield
         if self._beside is not None:

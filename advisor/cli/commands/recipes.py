@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def facts_of(recipe: Recipe) -> dict[str, str]:
-    """What a recipe sets and where; its numerics class, or the class of each mode where they differ."""
+    """The cells of a recipe: its setting, where it applies, and its numerics class, by mode where they differ."""
     classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
     each = ", ".join(f"{name} ({mode.value})" for mode, name in classes.items())
     return {
