@@ -5,7 +5,6 @@ Importing this package never imports torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,10 @@ from advisor.version import __version__
 
 if TYPE_CHECKING:
     from advisor.headless.tune import Tuned
-    from advisor.proof.builds import ab
     from advisor.step.tuning import Tuning
     from advisor.workloads.workload import Workload
 
-_LATE = {"Workload": "advisor.workloads.workload", "ab": "advisor.proof.builds"}
-__all__ = ["Workload", "__version__", "ab", "load", "tune"]
+__all__ = ["Workload", "__version__", "load", "tune"]
 
 
 def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
@@ -52,7 +49,9 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class or a function when it is first used: the command line takes signals before its own imports."""
-    if name not in _LATE:
+    """Import the class when it is first used: the command line takes signals before its own imports."""
+    if name != "Workload":
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
+    from advisor.workloads.workload import Workload
+
+    return Workload
