@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
+from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, TomlDocument, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
 from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
-from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
 from advisor.export.configs.yaml_document import YamlDocument
 from advisor.files.config_file import is_toml

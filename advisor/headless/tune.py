@@ -23,7 +23,7 @@ from advisor.export.format import Found
 from advisor.export.formats import format_for
 from advisor.figures.formatting import plain
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
             'Put each in quotes: `perf-advisor ab "python train.py" "python train_fast.py"`.',
         )
     from advisor.export.json_report import strict_json
-    from advisor.files.scratch import scratch_folder
+    from advisor.files.folders import scratch_folder
     from advisor.proof.commands import Command, as_json, as_text, compare
 
     a, b = (Command(side, text) for side, text in zip("AB", options.commands, strict=True))

@@ -17,7 +17,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import Interval, process_spread, ratio_interval
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.judging.numerics import LOSSES, OUTPUTS, differences
 from advisor.judging.runs import rates
 from advisor.recipe.catalog import Catalog

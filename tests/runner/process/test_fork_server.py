@@ -90,7 +90,7 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
 SESSION = """
 import sys
 from pathlib import Path
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
