@@ -40,7 +40,7 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
     ``workload`` is a ``build`` function, all that one may return, or a target as on the command line. ``budget`` is a
     time such as ``"2m"``, or seconds. ``options``: ``objective``, ``allow``, ``mode``, ``device``, ``batch_size``,
     ``only``, ``skip``, ``min_score``, ``max_drop``, ``steps`` as on the command line, ``evaluate`` (a function, or
-    its name), and ``progress=False`` for no bar. Raises ``advisor.errors.AdvisorError`` when the workload cannot be
+    its name), and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when the workload cannot be
     measured.
     """
     from advisor.headless.tune import tune as tuned

@@ -31,7 +31,7 @@ _INSPECT_BUDGET = "40s"
 _MOST_ENTRIES, _MOST_LINES = 12, 6
 _LONGEST_WAIT_S, _ENDING_S = 60.0, 10.0
 # Options that write files, or open the app: those have tools, or no place here.
-_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes")
+_NOT_HERE = ("--export", "--report", "--trace", "--json", "--force", "--resume", "--recipes")
 # Fields of the report that go out as they are, and those of a recommendation.
 _WHOLE = (
     "session",

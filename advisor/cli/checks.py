@@ -47,8 +47,6 @@ def outputs_of(options: argparse.Namespace) -> Outputs:
     for option, value in (("--map", key_map), ("--config-kind", outputs.config_kind)):
         if value and not outputs.config_path:
             raise UsageError(f"{option} needs a config, and none is named.", "Name it with --config FILE.")
-    if outputs.streams_events and not outputs.json_to_stdout:
-        raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
     check_outputs(outputs)
     return outputs
 

@@ -221,10 +221,7 @@ _FILES: Options = {
     ),
     **REPORTS,
 }
-_PROGRAMS: Options = {
-    "--headless": _flag("no app; the default when this is no terminal"),
-    "--events": _flag("with --json -: a line of JSON for each event; the report is the last", dest="streams_events"),
-}
+_PROGRAMS: Options = {"--headless": _flag("no app; the default when this is no terminal")}
 # The options of measuring by topics of the help, each with its title and a text.
 TOPICS: Mapping[str, tuple[str, str, Options]] = {
     "targets": (

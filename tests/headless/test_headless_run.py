@@ -263,12 +263,3 @@ def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_
     assert "cannot be read" in error.message
     assert "Measure again" in error.hint
     assert (tmp_path / "tuned.yaml").exists()
-
-
-def test_streamed_events_are_all_of_standard_output_and_end_in_the_report(run, capsys):
-    outputs = Outputs(json_path="-", streams_events=True)
-    assert run(cpu_history(), outputs, cpu_request()) == ExitCode.OK
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines[:-1]] == [type(event).__name__ for event in cpu_history()]
-    assert lines[-1]["event"] == "Report"
-    assert lines[-1]["data"]["schema"] == 2
