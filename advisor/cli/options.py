@@ -125,14 +125,6 @@ def gpus_of(text: str) -> int:
         raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
 
 
-def meeting_of(text: str) -> str:
-    """A ``HOST:PORT``, or a host by itself, where torchrun takes its usual port. Raises UsageError."""
-    match = re.fullmatch(r"(\[[^\s\[\]]+\]|[^\s:]+)(?::0*(\d{1,5}))?", text, re.ASCII)
-    if not match or not 0 < int(match[2] or 1) < 2**16:
-        raise UsageError(f"{text!r} is no place to meet.", "Write HOST:PORT, with a port from 1 to 65535.")
-    return text
-
-
 # --- the options --------------------------------------------------------------------------------------------------
 
 # Options by their names, each with the arguments of ``add_argument`` for it; the function at ``type`` reads its value.
@@ -164,7 +156,7 @@ INPUTS: Options = {
 }
 RENDEZVOUS: Options = {
     "--nnodes": _value("N", "machines that take part, with as many GPUs each", count_of, dest="machines", default=1),
-    "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
+    "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine"),
     "--rdzv-backend": _value("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
 }
 _TARGETS: Options = {

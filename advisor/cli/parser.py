@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -89,11 +88,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's own complaints into ours."""
-        if match := re.fullmatch(r"argument ([^:]+): expected (.*)", message):
-            option = match[1].split("/")[-1]
-            value = self._option_string_actions[option].metavar
-            written = f"Write {option} {value}. " if isinstance(value, str) else ""
-            raise UsageError(f"{option} expects {match[2]}.", written + self._help_hint())
         raise UsageError(f"{message}.", self._help_hint())
 
     def _unknown(self, extra: Sequence[str], script: str | None) -> UsageError:
