@@ -300,10 +300,9 @@ def test_a_wrong_path_of_map_is_refused_before_anything_is_measured(command, tmp
     (tmp_path / "train.yaml").write_text("train:\n  bs: 1\n")
     done = command("nowhere:build", "--config", "train.yaml", "--map", "data.batch_size=train.batch")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "perf-advisor: --map data.batch_size=train.batch: the config has no 'train.batch'.",
-        "train has: bs.",
-    ]
+    wrong, what_to_do = done.stderr.splitlines()
+    assert wrong.startswith("perf-advisor: --map data.batch_size=train.batch: ")
+    assert "keys" in what_to_do
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
