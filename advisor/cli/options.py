@@ -16,7 +16,7 @@ from advisor.errors import UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S
 from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of, device_of, names_of, seconds_of
-from advisor.files.paths import is_file, is_folder, no_file
+from advisor.files.paths import is_file, is_folder
 from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
 
 # --- readers of values --------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(no_file(text), "Name the script that trains, a .py file.")
+        raise UsageError(f"there is no file {text}.", "Name the script that trains, a .py file.")
     return str(Path(text).resolve())
 
 

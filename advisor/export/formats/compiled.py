@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from advisor.errors import UsageError
-from advisor.export.format import File, Format, Found, Offer
+from advisor.export.format import File, Format, Found
 from advisor.records import Exported, Mode
 
 
@@ -14,26 +14,6 @@ class CompiledModel(Format):
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
     order = 35
-    # To be typed: compiling takes a minute or more.
-    offered = Offer(
-        "compiled", "Compiled model", "model.pt2", "text", "For inference; runs without your source", by_command=True
-    )
-
-    def preview(self, found: Found) -> str:
-        """The command that makes the file, and where it runs; or why this session cannot make it."""
-        _check_infers(found, "model.pt2")
-        command = f"perf-advisor export {found.state.session_id}".rstrip()
-        return "\n".join(
-            (
-                "The model with its weights and the settings that won, compiled by AOTInductor.",
-                *_where_it_runs(found),
-                "",
-                "Compiling takes a minute or more. When the session is over, leave the app and type:",
-                "",
-                f"  {command} --export model.pt2",
-                "",
-            )
-        )
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         _check_infers(found, path)
