@@ -52,9 +52,9 @@ class Job:
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
-        self._output, self._progress = (scratch_folder() / f"{name}.{kind}" for kind in ("json", "log"))
+        self.output, self._progress = (scratch_folder() / f"{name}.{kind}" for kind in ("json", "log"))
         command = [sys.executable, "-m", "advisor", *arguments]
-        with self._output.open("wb") as output, self._progress.open("wb") as progress:
+        with self.output.open("wb") as output, self._progress.open("wb") as progress:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=progress)  # noqa: S603 - our own
 
     def wait(self, seconds: float) -> bool:
@@ -74,11 +74,6 @@ class Job:
         code = self._process.poll()
         state = "running" if code is None else "done" if code in (ExitCode.OK, ExitCode.NOT_WORTH_IT) else "failed"
         return {"job": self.name, "state": state, "exit_code": code, "lines": self.lines}
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The JSON that it printed. Raises ValueError where there is none."""
-        return dict(json.loads(self._output.read_bytes()))
 
     def interrupt(self) -> None:
         """Ask the command to end, as Ctrl-C does. Its measurements are kept."""
@@ -151,7 +146,7 @@ class Tools:
         if not found.wait(0):
             return found.status
         try:
-            report = found.report
+            report = dict(json.loads(found.output.read_bytes()))
         except ValueError:
             raise UsageError("the job has no result.", " ".join(found.lines)) from None
         return _shortened(report) if "stack" in report else report

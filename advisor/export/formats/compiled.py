@@ -16,7 +16,11 @@ class CompiledModel(Format):
     order = 35
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        _check_infers(found, path)
+        if found.state.facts is not None and found.state.mode is not Mode.INFER:
+            raise UsageError(
+                f"{path}: a model is compiled to a file for inference, and this session trained it.",
+                "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
+            )
         if found.state.finished is None or found.state.finished.cancelled:
             raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
         from advisor.experiment.measuring.packaging import package
@@ -29,14 +33,6 @@ class CompiledModel(Format):
 
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return f'in your service: model = torch._inductor.aoti_load_package("{name}")', *_where_it_runs(found)
-
-
-def _check_infers(found: Found, path: str) -> None:
-    if found.state.facts is not None and found.state.mode is not Mode.INFER:
-        raise UsageError(
-            f"{path}: a model is compiled to a file for inference, and this session trained it.",
-            "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
-        )
 
 
 def _where_it_runs(found: Found) -> tuple[str, ...]:

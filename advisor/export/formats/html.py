@@ -31,7 +31,7 @@ class HtmlReport(Format):
         yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog, found.change))
 
 
-_LONGEST_LISTING = 30  # lines
+_LONGEST_LISTING = 30  # lines; a longer one opens on a click
 _PHASES = [phase.value.replace("_", " ") for phase in Phase]
 # The least distance between two ticks with names, as a share of the axis.
 _APART = 0.08
@@ -66,17 +66,13 @@ def _html_block(block: doc.Block) -> str:
         case doc.Bullets(items):
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
         case doc.Listing(text):
-            return _html_listing(text)
+            listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
+            is_long = lines > _LONGEST_LISTING
+            return f"<details><summary>{lines} lines</summary>{listing}</details>" if is_long else listing
         case doc.Table():
             return _html_table(block)
         case doc.Bars():
             return figure(block)
-
-
-def _html_listing(text: str) -> str:
-    """Code or a chart. What is longer than a screen opens on a click."""
-    listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
-    return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
 
 
 def _html_table(table: doc.Table) -> str:
