@@ -67,6 +67,6 @@ def refusal_of(error: BaseException) -> AdvisorError | None:
         return None
     return UsageError(
         f"the system refused: {str(error) or 'there is not enough memory'}.",
-        "Make room on the disk or in memory; `ulimit -a` shows the limits of a process. PERF_ADVISOR_STATE and TMPDIR "
-        "may name folders that can be written.",
+        "Look for room on the disk and in memory, and for files that may not be read or written; `ulimit -a` shows the "
+        "limits of a process. PERF_ADVISOR_STATE and TMPDIR may name other folders.",
     )
