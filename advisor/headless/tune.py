@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import cloudpickle
 
 from advisor.errors import UsageError
 from advisor.experiment.gains import stack_helps
@@ -185,6 +184,8 @@ def target_of(workload: Any) -> str:
     module, name = getattr(workload, "__module__", "__main__"), getattr(workload, "__qualname__", "")
     if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is workload:
         return f"{module}:{name}"
+    import cloudpickle  # late: only what has no name that can be imported needs it
+
     name = name or type(workload).__name__
     try:
         content = cloudpickle.dumps(workload)
