@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-
 from advisor.errors import UsageError
 from advisor.experiment.gains import stack_helps
 from advisor.experiment.outputs import Outputs
