@@ -7,8 +7,11 @@ from functools import lru_cache
 
 from rich.console import Group, RenderableType
 from rich.text import Text
-from textual.containers import VerticalScroll
+from textual import events
 from textual.content import Content
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widgets import Static
 
 from advisor.figures.formatting import plain, printable
@@ -23,13 +26,15 @@ def show_text(widget: Static, text: Content, *, layout: bool = True) -> None:
         widget.update(text, layout=layout)
 
 
-class TextPane(VerticalScroll):
-    """Scrolls sections of a report. ``ThemedApp`` has their colours."""
+class TextPane(ScrollView):
+    """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
+
+    ALLOW_SELECT = False
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
-        self._text = Static()
-        super().__init__(self._text, id=id, classes=classes)
+        super().__init__(id=id, classes=classes)
         self.sections: tuple[Section, ...] = ()
+        self.lines: list[Strip] = []
 
     def on_mount(self) -> None:
         self.app.theme_changed_signal.subscribe(self, lambda _: self._draw())
@@ -40,9 +45,22 @@ class TextPane(VerticalScroll):
             self.sections = sections
             self._draw()
 
+    def on_resize(self, event: events.Resize) -> None:
+        if self.scrollable_content_region.width != self.virtual_size.width:  # a view that comes back has its lines
+            self._draw()
+
     def _draw(self) -> None:
-        theme = "ansi_dark" if self.app.current_theme.dark else "ansi_light"
-        self._text.update(Group(*_drawn(self.sections, theme)))
+        width, console, dark = self.scrollable_content_region.width, self.app.console, self.app.current_theme.dark
+        if width:  # it is on screen
+            body = Group(*_drawn(self.sections, "ansi_dark" if dark else "ansi_light"))
+            self.lines = [Strip(line) for line in console.render_lines(body, console.options.update(width=width))]
+            self.virtual_size = Size(width, len(self.lines))
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
+        line = self.lines[place] if place < len(self.lines) else Strip([])
+        return line.apply_style(self.rich_style).crop_extend(0, width, self.rich_style)
 
 
 def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType]:

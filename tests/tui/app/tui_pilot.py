@@ -130,8 +130,7 @@ def screen_text(app: App[Any]) -> str:
 
 def pane_text(pane: TextPane) -> str:
     """What stands in a pane, also what is scrolled out of it."""
-    text = pane.query_one(Static)
-    return "\n".join(line.text.rstrip() for line in text.render_lines(text.size.region))
+    return "\n".join(line.text.rstrip() for line in pane.lines)
 
 
 def cells(table: Table, column: str) -> dict[str, str]:
