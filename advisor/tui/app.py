@@ -100,7 +100,6 @@ class AdvisorApp(ThemedApp):
         """Add the views that nobody sees yet, and measure."""
         await self.base_screen.mount_hidden_views()
         gc.enable()
-        gc.freeze()  # a collection of all that was imported takes longer than the answer to a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self._open_session and not self._stopping:  # a signal may have come before
@@ -118,7 +117,6 @@ class AdvisorApp(ThemedApp):
 
     def _take_catalog(self, catalog: Catalog) -> None:
         self.context.catalog = catalog
-        gc.freeze()
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -30,12 +28,6 @@ from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
-
-# Longest time that the session's thread keeps the interpreter while a key waits for it. Seconds; Python's default is
-# 0.005, and an answer to a key takes the interpreter some thirty times.
-SWITCH_INTERVAL_S = 0.0005
-# For gc.set_threshold. Python's default, 700, 10, 10, has one key in 30 wait 12 ms for a collection of all widgets.
-COLLECT_EVERY = 10_000, 20, 100
 
 
 def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
@@ -73,8 +65,6 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
 
 
 def _show(app: AdvisorApp) -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*COLLECT_EVERY)
     Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
         app.run()

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.reactive import Reactive, reactive
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.style import Style
 from textual.widget import Widget
@@ -32,17 +32,13 @@ _LATER = ("advisor.tui.screens", *("rich.syntax", *(f"pygments.lexers.{name}" fo
 
 
 class MainScreen(Screen[object]):
-    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited.
-
-    Textual paints a whole screen again when another widget gets the focus; here the two widgets draw themselves.
-    """
+    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
         for view in VIEWS
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
-    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
 
     class Shown(Message):
         """The screen has been painted for the first time."""

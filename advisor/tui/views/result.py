@@ -16,7 +16,7 @@ from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
 from advisor.report.document import Bullets, Section
 from advisor.report.pictures import phase_bars
-from advisor.report.rows import Fold, Row, Tick
+from advisor.report.rows import Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
@@ -100,21 +100,18 @@ class ResultView(ListView):
         """The selected setting."""
         return self.context.ranking.row(self.selected)
 
-    @property
-    def _fold(self) -> Fold | None:
-        return next((fold for fold in self.context.ranking.folds if fold.key == self.selected), None)
-
     def card(self) -> tuple[str, tuple[Section, ...]]:
         """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
-        context, state, row, fold = self.context, self.context.state, self.row, self._fold
+        context, state, row = self.context, self.context.state, self.row
         if row is not None:
             return row.title, tuple(setting_sections(row, state, context.catalog))
         if self.selected == TOGETHER and state.stack is not None:
             blocks = tuple(stack_blocks(state, state.stack))
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
-        if fold is not None:
-            listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
-            return fold.title, (Section("", (listed,)),)
+        for fold in context.ranking.folds:
+            if fold.key == self.selected:
+                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
+                return fold.title, (Section("", (listed,)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
     # --- keys ------------------------------------------------------------------------------------------------

@@ -23,13 +23,9 @@ def read_tail(path: str) -> str:
         return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    return clean(text) or "No output."
-
-
-def clean(text: str) -> str:
-    """Log text as a terminal would show it in the end: carriage returns overwrite their line, escapes are removed."""
+    # As a terminal would show it in the end: carriage returns overwrite their line, escapes are removed.
     lines = (line.rstrip("\r") for line in text.split("\n")[-_MOST_LINES:])
-    return printable(Text.from_ansi("\n".join(lines)).plain).strip("\n")
+    return printable(Text.from_ansi("\n".join(lines)).plain).strip("\n") or "No output."
 
 
 class LogTail(Log):
