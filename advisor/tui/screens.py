@@ -119,6 +119,7 @@ def help_sections(
             of.append(line)
     of_all += [
         ("^p", "Command palette: every action by name, and the themes"),
+        ("tab", "Go from one panel to the next"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
     titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
