@@ -264,7 +264,7 @@ def test_a_target_named_like_a_command_goes_by_its_file():
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("open", "a list to pick from if left out"), ("report", "the latest if left out"), ("export", "the latest")],
+    [("open", "the latest if left out"), ("report", "the latest if left out"), ("export", "the latest")],
 )
 def test_the_help_says_which_session_is_meant_without_one(command, words, capsys):
     with pytest.raises(SystemExit):

@@ -17,9 +17,8 @@ from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
-from advisor.tui.text import DIM, trial_name
+from advisor.tui.text import DIM
 
-_MEASURED_AGAIN = " is measured again: "  # words of the session that stand after the name of a trial
 _SEPARATOR = Content.styled(" · ", DIM)
 _WORDS = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
 
@@ -126,7 +125,4 @@ def alert_text(context: Context) -> Content:
     said = busy[-1] if busy else warnings[-1]
     waits = " w waits until it is quiet." if busy and context.can_wait else ""
     more = f"  (+{len(warnings) - 1}: see your settings)" if len(warnings) > 1 else ""
-    text = said.text.replace("raise --budget", "key + gives more time")
-    name, again, reason = text.partition(_MEASURED_AGAIN)
-    text = f"{trial_name(name)}{again}{reason}" if again else text  # the own name of a combination lists all settings
-    return Content.styled(f"! {as_sentence(text)}{waits}{more}", "$warning")
+    return Content.styled(f"! {as_sentence(said.text)}{waits}{more}", "$warning")

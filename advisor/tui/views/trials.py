@@ -24,7 +24,7 @@ from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
-from advisor.tui.views.listed import LIST_KEYS, ListView
+from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import TextPane

@@ -110,7 +110,6 @@ def make_app(
         open_session=lambda: control,
         load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
-        rework_delay_s=0.01,
         draw_interval_s=draw_interval_s,
         clock=clock,
     )
