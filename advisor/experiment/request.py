@@ -28,7 +28,8 @@ class Request:
     ``accept``: recipes accepted from the start, each with the one value that is meant or None.
     ``evaluate`` names the function that scores a model, after ``eval_steps`` steps where the loop trains. ``gpus``:
     those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts with the
-    options ``launch``. ``scripts``: files that are read for habits, beside the target's own.
+    options ``launch``. ``scripts``: files that are read for habits, beside the target's own. ``command``: the command
+    line as it was typed, without probable secrets; empty where there was none.
     """
 
     target: TargetSpec
@@ -53,10 +54,11 @@ class Request:
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
     accept: tuple[tuple[str, Value | None], ...] = ()
+    command: str = ""
 
     def continuing(self, past: Request) -> Request:
         """This request, with the past one's target if it names none, and its value for each option at its default."""
-        asked = {name: value for name, value in _choices(self).items() if name != "target"}
+        asked = {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
         given = _choices(self.target)
         if not self.target.target:  # that of the past one
             del given["target"], given["directory"]
@@ -77,6 +79,14 @@ class Request:
         if name and is_script(target.target, target.directory, "build"):
             why = f"--eval scores the model of a build function, and {target.target} is a script."
             raise UsageError(why, f"`perf-advisor init {target.target}` drafts a build function; name that.")
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What differs from the defaults, as text by the names of the fields."""
+        of_target = ("mode", "device", "batch_size", "input_shape")
+        chosen = {name: value for name, value in _choices(self.target).items() if name in of_target}
+        chosen |= {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
+        return {name: str(value) for name, value in chosen.items()}
 
     @property
     def wants_several(self) -> bool:
