@@ -31,7 +31,7 @@ from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export
 
 T = TypeVar("T")
 

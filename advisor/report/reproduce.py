@@ -6,7 +6,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.report.document import Block, Listing, Paragraph, Section
-from advisor.report.conclusions import candidates_tried
+from advisor.report.figures import candidates_tried
 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:

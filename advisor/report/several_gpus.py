@@ -67,14 +67,6 @@ def row_words(row: ScalingRow) -> str:
     return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
 
 
-def row_details(record: ScalingRecord | None, trial: str) -> str:
-    """The figures of a trial in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``; empty for others."""
-    row = next((row for row in record.rows if row.trial == trial), None) if record else None
-    cells = _cells(row).items() if row else ()
-    known = ((name, cell) for name, cell in cells if name != "Settings" and cell not in ("", MISSING))
-    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known)
-
-
 def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
     """All rows; there is at least one."""
     return table_of(list(map(_cells, rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")

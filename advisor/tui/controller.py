@@ -26,7 +26,7 @@ from advisor.figures.formatting import counted
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
-from advisor.report.conclusions import count_untried
+from advisor.report.figures import count_untried
 from advisor.tui.context import Context, keep_decision
 from advisor.tui.leaving import Then
 from advisor.tui.text import trial_name

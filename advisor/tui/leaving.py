@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.figures.formatting import counted
-from advisor.report.conclusions import candidates_tried
+from advisor.report.figures import candidates_tried
 from advisor.report.rows import together_of
 from advisor.tui.context import Context
 

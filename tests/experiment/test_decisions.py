@@ -20,7 +20,7 @@ from advisor.export.outputs import write_outputs
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export
 from advisor.report.terminal import print_sections
 from advisor.report.verdict import result_line, verdict
 from advisor.report.whole import summary_sections

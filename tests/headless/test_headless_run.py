@@ -21,7 +21,7 @@ from advisor.export.outputs import write_outputs
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult, Verification
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export
 
 # --- a whole run ----------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_session_and_what_was_measured_is_written(run, number,
     assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) >= 1
     printed = capsys.readouterr()
     assert printed.err.count("stopping; what was measured is kept") == 1
-    assert "without settings: the session ended before" in printed.err
+    assert "without settings: nothing could be judged" in printed.err
 
 
 class Closed(io.StringIO):
