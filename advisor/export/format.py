@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request

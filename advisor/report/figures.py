@@ -218,6 +218,12 @@ def stack_is_unclear(state: SessionState) -> bool:
     return bool(state.goal.by_time and stack and stack.settings and unclear)
 
 
+def stack_helps(state: SessionState) -> bool:
+    """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
+    stack, by = state.stack, state.yardstick
+    return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
+
+
 def settings_to_export(state: SessionState) -> dict[str, Value]:
     """The settings that a session exports: those of the stack.
 

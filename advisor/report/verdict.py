@@ -1,10 +1,18 @@
-"""The session in one or two sentences, in a line of a list, and why there are no faster settings."""
+"""The session in one or two sentences, in a line of a list, why nothing is faster, and the gain of the whole loop."""
 
 from advisor.experiment.control import UNCLEAR_TOGETHER
-from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import counted, format_interval, format_pending, format_rate, interval_or_words, plain
-from advisor.records import Mode, Objective, Verdict
+from advisor.figures.formatting import (
+    counted,
+    format_interval,
+    format_pending,
+    format_percent,
+    format_rate,
+    format_times,
+    interval_or_words,
+    plain,
+)
+from advisor.records import LeftOut, Mode, Objective, Verdict
 from advisor.report.figures import (
     IN_TURN,
     candidates_tried,
@@ -14,6 +22,7 @@ from advisor.report.figures import (
     measured_on,
     other_batch,
     settings_to_export,
+    stack_helps,
     stack_is_unclear,
     tokens_per_s,
 )
@@ -132,3 +141,31 @@ def export_remark(state: SessionState) -> str:
     if stack_is_unclear(state):
         return f"{once}, so it is unclear whether they are faster together"
     return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+
+
+# --- the whole loop of a script -----------------------------------------------------------------------------------
+
+# A step that takes a larger share of a round than this counts as the whole round. Unitless.
+_MOST_OF_A_ROUND = 0.95
+
+
+def whole_loop(state: SessionState) -> str:
+    """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
+    times = state.baseline.result.whole_rounds if state.baseline else None
+    if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
+        return ""
+    share = times.step_ms / times.round_ms
+    rest = (f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
+    said = (
+        f"Your step is {format_percent(share)} of a round of your loop; {', '.join(rest) or 'the rest is not named'}."
+    )
+    stack = state.stack
+    if stack is None or not stack.comparison or not stack_helps(state):
+        return said
+    whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
+    return f"{said} So the whole loop gets about {format_times(whole)} as fast."
+
+
+def _named(one: LeftOut) -> str:
+    statement = f"`{one.text}` (line {one.line})"
+    return f"evaluation, {statement}," if one.evaluates else statement

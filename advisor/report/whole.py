@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from advisor.experiment.gains import whole_loop
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
@@ -14,7 +13,7 @@ from advisor.report.pictures import pictures
 from advisor.report.reproduce import method, reproduce_section
 from advisor.report.settings import settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
-from advisor.report.verdict import verdict
+from advisor.report.verdict import verdict, whole_loop
 from advisor.version import __version__
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from advisor.experiment import events
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
 from advisor.recipe.catalog import Catalog, load_catalog

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
@@ -94,7 +93,7 @@ def _go_on_with(then: Then) -> int:
     """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
     if not then.measures:
         return show_session(then.session_id)
-    from advisor.experiment.past.sameness import taken_up_request
+    from advisor.experiment.past.resuming import taken_up_request
 
     past = open_session(then.session_id)
     past.check_arguments()

@@ -9,8 +9,7 @@ from advisor.cli.commands.measure import Measure, measure_parser
 from advisor.cli.grammar import COMMANDS, parse
 from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, score_of, shape_of, share_of
 from advisor.errors import UsageError
-from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.figures.options import count_of, device_of, names_of, seconds_of
 from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Mode, Numerics, Objective

@@ -11,8 +11,8 @@ from sample_session import sample_history, sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text

@@ -31,7 +31,7 @@ from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs

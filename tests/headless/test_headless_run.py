@@ -15,7 +15,7 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 from advisor.cli.main import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.headless.run import run_headless

@@ -7,13 +7,12 @@ from sample_session import sample_history
 
 from advisor.experiment import events
 from advisor.experiment.control import UNCLEAR_TOGETHER
-from advisor.experiment.gains import whole_loop
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
 from advisor.records import Combination, Comparison, LeftOut, Objective, Outcome, RoundTimes, StackRecord, TrialResult
-from advisor.report.verdict import export_remark, no_result, result_line, verdict
+from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
 
 
 def session(change=None, *, noise=0.01):

@@ -3,7 +3,7 @@
 import pkgutil
 from importlib import import_module
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.export.format import Format
 
 

@@ -7,11 +7,10 @@ from statistics import median
 
 from textual.content import Content
 
-from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_change, format_ms
 from advisor.records import Objective, Verdict
-from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch
+from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch, stack_helps
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import no_result

@@ -12,8 +12,8 @@ from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
 from advisor.tui import launch
