@@ -42,8 +42,6 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
     baseline, stack = state.baseline, state.stack if state.stack_settings else None
     caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
-    if baseline is not None and baseline.result.disturbed:
-        caveats.append(f"The baseline is unreliable: {baseline.result.disturbed}.")
     if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
         troubles = figures.gpu_words(baseline.result.gpu, troubles_only=True)
         caveats.append(f"While the baseline was timed: {troubles}. Even an idle process can slow launches.")
@@ -63,14 +61,6 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
         yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
 
 
-def bound_sentence(profile: Profile) -> str:
-    """The bottleneck in a sentence, with the evidence; empty where that is not known."""
-    if not profile.kind_of_step:
-        return ""
-    subject = "The step is" if profile.bottleneck else "What limits the step is"
-    return f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}."
-
-
 def roof_text(reached: RoofShare) -> str:
     """The share of a peak rate in words: ``94 % of 51.0 TFLOP/s float32``."""
     return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
@@ -81,8 +71,9 @@ def roof_text(reached: RoofShare) -> str:
 
 def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iterator[Block]:
     """What limits the step, the workload, and the measurements with the user's own settings."""
-    if state.profile and state.profile.kind_of_step:
-        yield Paragraph(bound_sentence(state.profile))
+    if (profile := state.profile) and profile.kind_of_step:
+        subject = "The step is" if profile.bottleneck else "What limits the step is"
+        yield Paragraph(f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}.")
     yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
     if state.baseline and state.baseline.result.notes:
         yield Bullets(state.baseline.result.notes)

@@ -209,13 +209,9 @@ def test_warnings_come_right_after_the_result(told):
     assert "power cap" not in warnings  # a heavy step earns it
 
 
-def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalog):
-    detailed.baseline = replace(
-        detailed.baseline, result=replace(detailed.baseline.result, disturbed="another process came")
-    )
+def test_what_disturbed_the_stack_is_a_warning(detailed, catalog):
     detailed.stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
-    assert "The baseline is unreliable: another process came." in warnings
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
