@@ -32,8 +32,8 @@ class Request:
     ``accept``: recipes accepted from the start, each with the one value that is meant or None.
     ``evaluate`` names the function that scores a model, after ``eval_steps`` steps where the loop trains. ``gpus``:
     those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts with the
-    options ``launch``. ``scripts``: files that are read for habits, beside the target's own. ``command``: the command
-    line as it was typed, without probable secrets; empty where there was none.
+    options ``launch``. ``scripts``: files that are read for habits, beside the target's own. ``command``: the words
+    of the command line as they were typed, without probable secrets; empty where there was none.
     """
 
     target: TargetSpec
@@ -58,7 +58,7 @@ class Request:
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
     accept: tuple[tuple[str, Value | None], ...] = ()
-    command: str = ""
+    command: tuple[str, ...] = ()
 
     def continuing(self, past: Request) -> Request:
         """This request, with the past one's target if it names none, and its value for each option at its default."""

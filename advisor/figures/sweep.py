@@ -11,7 +11,6 @@ RECIPE = "batch_size"
 KNEE_TOLERANCE = 0.03
 # Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
-BEYOND_LATENCY = "above the latency limit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The report's last sections: the method of measuring, and the command to repeat it."""
 
+import shlex
 from collections.abc import Iterator
 
 from advisor.experiment.request import Request
@@ -14,7 +15,7 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
     blocks: list[Block] = [Paragraph(f"Session {state.session_id}.")] if state.session_id else []
     if request.command:
         where = f"In {request.target.directory}, with the versions above:"
-        blocks += [Paragraph(where), Listing(request.command, "bash")]
+        blocks += [Paragraph(where), Listing(shlex.join(("perf-advisor", *request.command)), "bash")]
     return Section("To reproduce it", tuple(blocks))
 
 

@@ -97,7 +97,7 @@ def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
     assert invocation.outputs == Outputs()
     assert not invocation.headless
     assert invocation.resume is None
-    assert invocation.request == Request(target=invocation.request.target, command="perf-advisor mymodel:build")
+    assert invocation.request == Request(target=invocation.request.target, command=("mymodel:build",))
     assert invocation.request.goal == Goal(Objective.THROUGHPUT, DEFAULT_KEEP_SPEED, None, Numerics.CLOSE)
     assert invocation.request.target.target == "mymodel:build"
     assert invocation.request.target.directory == str(tmp_path)

@@ -17,7 +17,7 @@ NAMED = [events.GoalSet(Goal(), "20261122-222304"), *sample_history()[1:]]
 
 
 def test_the_session_its_date_and_its_command_are_told():
-    request = replace(sample_request(), command="perf-advisor mymodel:build --budget 90s")
+    request = replace(sample_request(), command=("mymodel:build", "--budget", "90s"))
     blocks = reproduce_section(SessionState.of(NAMED), request).blocks
     assert blocks[0] == Paragraph("Session 20261122-222304.")
     assert blocks[-1] == Listing("perf-advisor mymodel:build --budget 90s", "bash")
@@ -43,12 +43,11 @@ def test_the_command_is_kept_as_it_was_typed_without_secrets(tmp_path, monkeypat
         "--hf_token",
         "x",
         "--lr",
-        "0 1",
+        "0.1",
     ]
-    command = parse(typed).request.command
-    assert command == ("perf-advisor m:build --gpus 2 --nnodes 2 --rdzv-endpoint a:1 -- --hf_token '***' --lr '0 1'")
+    assert parse(typed).request.command == tuple("***" if word == "x" else word for word in typed)
 
 
 def test_a_resumed_session_keeps_the_command_that_began_it():
-    past = Request(TargetSpec("m:build", "/a"), command="perf-advisor m:build --only tf32")
-    assert Request(TargetSpec("", "/a"), command="perf-advisor --resume").continuing(past).command == past.command
+    past = Request(TargetSpec("m:build", "/a"), command=("m:build", "--only", "tf32"))
+    assert Request(TargetSpec("", "/a"), command=("--resume",)).continuing(past).command == past.command

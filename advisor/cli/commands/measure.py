@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,7 +140,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         launch=launch_of(options),
         config_path=str(Path(options.config_path).resolve()) if options.config_path and spec.target else None,
         key_map=dict(outputs.key_map),
-        command=f"perf-advisor {shlex.join(arguments_without_secrets(arguments)[0])}",
+        command=arguments_without_secrets(arguments)[0],
     )
     if options.keep_speed is not None and request.objective is not Objective.MEMORY:
         raise UsageError(
