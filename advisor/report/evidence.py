@@ -17,7 +17,6 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
     format_setting,
-    format_way,
     interval_or_words,
     link_rows,
 )
@@ -331,7 +330,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
     ways = [
         {
             "Habit": title_of(row.habit, catalog),
-            "Way": format_way(row),
+            "Way": row.way,
             "Its phase": format_ms(row.phase_ms),
             "Step": format_ms(row.step_ms),
             "Share of the step": format_percent(row.share, digits=1),

@@ -291,7 +291,7 @@ def test_how_the_trials_figures_came_about(told):
 
 def test_what_was_not_tried_stands_with_the_reasons(told):
     first = table_rows(told, "Not tried")[2]
-    assert first[1] == "compile_scope=regional, batch_size (256, 512)"
+    assert first[1] == "compile_scope=regional, batch_size=256, batch_size=512"
     assert "42 s" in first[0]
 
 

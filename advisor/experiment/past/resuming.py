@@ -11,8 +11,8 @@ from advisor.experiment.past.journal import PastSession, fingerprint_of
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
+from advisor.files.folders import read_record, write_record
 from advisor.files.paths import exists
-from advisor.files.state_folder import read_record, write_record
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
