@@ -26,9 +26,8 @@ from textual.worker import Worker, WorkerState
 
 from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import PastSession
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, events_of

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from advisor.experiment import events
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import PastSession
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
 from advisor.figures.formatting import counted
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.report.conclusions import candidates_tried
+from advisor.report.figures import candidates_tried
 from advisor.report.rows import Ranking, ranking, together_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from advisor.figures.formatting import counted
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
-from advisor.report.conclusions import count_untried
+from advisor.report.figures import count_untried
 from advisor.tui.context import Context
 from advisor.tui.text import trial_name
 

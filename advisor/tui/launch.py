@@ -11,9 +11,8 @@ from rich.console import Console
 
 from advisor.errors import AdvisorError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus

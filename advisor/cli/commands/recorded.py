@@ -15,7 +15,7 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode, UsageError
-from advisor.experiment.outputs import Outputs, beside_own_files
+from advisor.experiment.request import Outputs, beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 

@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.files import check_replaceable, write_atomically
 from advisor.export.format import Offer

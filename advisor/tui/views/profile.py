@@ -17,8 +17,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
-from advisor.report.conclusions import by_own_time
 from advisor.report.document import Code, Paragraph, Section, pairs
+from advisor.report.figures import by_own_time
 from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context

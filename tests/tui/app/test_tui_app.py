@@ -13,7 +13,7 @@ from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_tex
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome
 from advisor.tui.app import AdvisorApp

@@ -11,8 +11,8 @@ from tui_pilot import LARGE, SMALL, notice, press, screen_text, settle
 from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment.events import StageStarted, TrialMeasured, TrialStarted
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.request import Outputs
 from advisor.records import Outcome, TrialResult
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp

@@ -14,7 +14,7 @@ from tui_pilot import LARGE, SIZES, choose, driven, notice, pane_text, press, sc
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.records import Outcome, TrialResult
 from advisor.tui.views.result_table import columns_of
 from advisor.tui.widgets.table import Table

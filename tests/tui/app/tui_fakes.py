@@ -9,8 +9,7 @@ from tui_facts import READING
 
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
-from advisor.experiment.outputs import Outputs
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
