@@ -13,7 +13,6 @@ from typing import Any
 from advisor.records import (
     Candidate,
     Comparison,
-    GpuLink,
     HabitRow,
     NumericsResult,
     Outcome,
@@ -248,9 +247,6 @@ def format_break_even(steps: int | None) -> str:
 
 
 _WAYS = {
-    ("zero_grad", "none"): "zero_grad(), gradients dropped",
-    ("zero_grad", "zeros"): "set_to_none=False, filled with zeros",
-    ("zero_grad", "manual"): "param.grad = None by hand",
     ("eval_no_grad", "grad"): "eval() alone",
     ("eval_no_grad", "no_grad"): "eval() and no_grad",
     ("eval_no_grad", "inference_mode"): "eval() and inference_mode",
@@ -272,15 +268,3 @@ def _three_digits(value: float) -> str:
     if size >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
-
-
-def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
-    """The pairs of GPUs and what links them: ``18 NVLinks``, or the path over PCIe. Pairs with the same share a row."""
-    pairs: dict[str, list[str]] = {}
-    for link in links:
-        path = f"no NVLink, {link.path}" if link.path else "no NVLink"
-        words = counted(link.nvlinks, "NVLink") if link.nvlinks else path
-        pairs.setdefault(words, []).append(f"{link.first}-{link.second}")
-    if len(pairs) == 1 and len(links) > 1:
-        return [(f"all {len(links)} pairs", next(iter(pairs)))]
-    return [(", ".join(names), words) for words, names in pairs.items()]

@@ -15,7 +15,6 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
     format_setting,
-    link_rows,
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
@@ -45,9 +44,6 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
                 f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: here other programs "
                 "take a core, and every operator waits for the thread without one."
             )
-    if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
-        others = figures.company(baseline.result.gpu.foreign_processes)
-        caveats.append(f"While the baseline was timed, {others}; even an idle one can slow launches.")
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
@@ -131,7 +127,7 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
     if energy := figures.energy_words(result.energy_j_per_sample):
         yield "Energy", f"{energy}, whole GPU"
-    if result.gpu is not None and result.gpu.samples:
+    if result.gpu is not None:
         yield "GPU", figures.gpu_sentence(result.gpu)
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
@@ -150,7 +146,6 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
         )
         rows.append((f"GPU {gpu.index}", ", ".join(filter(None, parts))))
     rows += [("GPU", hardware.gpu_note)] if hardware.gpu_note else []
-    rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
     rows += [("Features", ", ".join(host.cpu_features))] if host.cpu_features else []
@@ -188,7 +183,7 @@ def time_section(state: SessionState) -> Iterator[Section]:
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
-    """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
+    """The phases of a step; with the combination's where they were timed."""
     tuned, rows = tuned_phases(state), list[dict[str, Inline]]()
     for name in dict.fromkeys((*profile.phases, *tuned)):
         share = profile.share(name)
@@ -198,7 +193,6 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
                 "Time": format_ms(profile.phases.get(name)),
                 "Share": Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING,
                 "Tuned": format_ms(tuned.get(name)),
-                "Kernels and copies": format_ms(profile.device_phases.get(name)),
             }
         )
     return table_of(rows, ("Phase", "Share"))
@@ -252,8 +246,6 @@ def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
         yield dtype, format_rate(rate, "FLOP")
     if ceilings.copy_bytes_per_s is not None:
         yield "memory", f"{format_rate(ceilings.copy_bytes_per_s, 'B')} read and written"
-    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
-        yield f"from {memory}", f"{format_rate(rate, 'B')} host to device"
     if ceilings.call_overhead_s is not None:
         yield "a call", f"{format_ms(1e3 * ceilings.call_overhead_s)} for an operator on no data"
 

@@ -140,16 +140,15 @@ def verified_words(verification: Verification) -> str:
 
 
 def gpu_sentence(gpu: GpuReadings) -> str:
-    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
+    """NVML's readings during a timing: gauges and slowdowns."""
     gauges = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
     if (clock := gpu.sm_clock_mhz) is not None:
-        lowest = gpu.sm_clock_lowest_mhz
-        gauges.append(f"SM clock {clock}{f' (lowest {lowest})' if lowest and lowest < clock else ''} MHz")
+        gauges.append(f"SM clock {clock} MHz")
     if gpu.power_w is not None:
         gauges.append(f"{gpu.power_w:.0f} W on average")
     # A power cap is normal for a heavy step.
     capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
-    parts = (", ".join(gauges), *capped, *gpu_troubles(gpu), company(gpu.foreign_processes))
+    parts = (", ".join(gauges), *capped, *gpu_troubles(gpu))
     return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
@@ -160,17 +159,7 @@ def gpu_troubles(gpu: GpuReadings) -> list[str]:
     return [
         *([f"slowed down ({', '.join(slowed)})"] if slowed else []),
         *([f"clocks limited ({', '.join(others)})"] if others else []),
-        *([company(gpu.foreign_processes)] if gpu.foreign_processes else []),
     ]
-
-
-def company(count: int | None) -> str:
-    """A phrase for the count of other processes on the GPU; None when NVML lists none at all, as in some containers."""
-    if count is None:
-        return "NVML lists no processes here, so nobody knows of others on the GPU"
-    if not count:
-        return "no other process on the GPU"
-    return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
 
 
 def energy_words(energy_j: float | None, before_j: float | None = None) -> str:

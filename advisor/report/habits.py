@@ -1,18 +1,9 @@
 """Habits that cost time, as sections: found in the source, timed in the profile, or seen as waits for the device."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    counted,
-    format_bytes,
-    format_count,
-    format_ms,
-    format_percent,
-    format_way,
-    interval_or_words,
-)
+from advisor.figures.formatting import counted, format_bytes, format_count, format_ms, format_way, interval_or_words
 from advisor.recipe.catalog import Catalog
 from advisor.records import Finding, HabitRow, TrialRecord, text_of
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, table_of
@@ -87,27 +78,17 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
         {
             "Habit": title_of(row.habit, catalog),
             "Way": format_way(row),
-            "Its phase": format_ms(row.phase_ms),
             "Step": format_ms(row.step_ms),
-            "Share of the step": format_percent(row.share, digits=1),
             "Memory": format_bytes(row.memory_bytes),
         }
         for row in habit_rows(state)
     ]
     if ways:
-        blocks.append(table_of(ways, ("Habit", "Way"), brief=("Habit", "Way", "Its phase", "Step", "Memory")))
+        blocks.append(table_of(ways, ("Habit", "Way")))
     if blocks:
         yield Section("Waits and habits", tuple(blocks))
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
-    """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
-    if state.facts is None or state.facts.profile is None:
-        return ()
-    rows, present = [], text_of(state.facts.workload.current.get("step.zero_grad", "none"))
-    for row in state.facts.profile.habits:
-        record = state.baseline if row.way == present else state.trials.get(f"zero_grad={row.way}")
-        trained = row.habit == "zero_grad" and row.step_ms is None and record is not None
-        in_company = isinstance(record, TrialRecord) and not record.alone
-        rows.append(replace(row, step_ms=record.step_ms) if record and trained and not in_company else row)
-    return tuple(rows)
+    """The ways of doing the same thing that the instrumented pass timed; sessions of before hold others, untimed."""
+    return tuple(row for row in state.profile.habits if row.step_ms is not None) if state.profile else ()

@@ -271,7 +271,7 @@ class Stages:
         memory = backend_of(parts.device).memory()
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
-        notes = (*parts.loop.notes, *self._notes(step, probe, warm, feed), *compilation_notes(frames_when_warm))
+        notes = (*parts.loop.notes, *self._notes(probe, warm), *compilation_notes(frames_when_warm))
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
@@ -324,19 +324,12 @@ class Stages:
             whole_rounds=rounds,
         )
 
-    def _notes(self, step: Any, probe: Probe, warm: WarmUp, feed: Feed) -> Iterator[str]:
-        """Notes on steps that were not steady, updates that were skipped, and a loss that is not finite any more."""
+    def _notes(self, probe: Probe, warm: WarmUp) -> Iterator[str]:
+        """Notes on steps that were not steady, and on updates that were skipped."""
         if not warm.steady:
             yield "the step time was not steady when the warm-up ended"
         if probe.skipped_steps:
             yield f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates"
-        if (
-            probe.losses
-            and all(map(math.isfinite, probe.losses))
-            and not math.isfinite(loss := float(step(feed.next())))
-        ):
-            first = f"the loss was finite in the first {len(probe.losses)} steps"
-            yield f"{first} and is {loss} after warming up and timing: check the learning rate and the data"
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

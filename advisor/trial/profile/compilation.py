@@ -1,13 +1,13 @@
 """The compiler's remarks: graph breaks, and compilations while steps were being timed."""
 
 import sys
-from collections.abc import Iterable
 
 from advisor.figures.formatting import counted, format_first
 
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
+_SAYS_WHY = "TORCH_LOGS=recompiles shows the reasons"
 
 
 def compiled_frames() -> int:
@@ -26,24 +26,17 @@ def compilation_notes(warm: int) -> tuple[str, ...]:
     problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
     breaks = [_headline(problem) for problem in problems if _LIMIT not in problem]
     if count := max(len(breaks), len(dynamo.counters["resumes"])):
-        notes.append(f"{counted(count, 'graph break')}{_listed(breaks)}")
-    # Reasons of recompilations: ``0/1: tensor 'x' size mismatch...  # source (HINT: ...)``.
-    reasons = [_headline(getattr(one, "recompile_reason", None) or "") for one in dynamo.get_compilation_metrics()]
-    reasons = [reason.partition(": ")[2].partition("  ")[0].strip() for reason in reasons]
+        distinct = format_first(list(dict.fromkeys(filter(None, breaks))), _REASONS_SHOWN, "; ")
+        notes.append(f"{counted(count, 'graph break')}{f': {distinct}' if distinct else ''}")
     if again := frames - warm:
         times = "once" if again == 1 else f"{again} times"
-        notes.append(f"recompiled {times} after the warm-up{_listed(reasons[-again:])}")
+        notes.append(f"recompiled {times} after the warm-up: {_SAYS_WHY}")
     if len(breaks) < len(problems):
         notes.append(
-            f"the compiler gave up on a function that it had compiled too often{_listed(reasons)}; that runs eagerly: "
+            f"the compiler gave up on a function that it had compiled too often ({_SAYS_WHY}); that runs eagerly: "
             "values that change from step to step belong into tensors"
         )
     return tuple(notes)
-
-
-def _listed(reasons: Iterable[str]) -> str:
-    distinct = list(dict.fromkeys(filter(None, reasons)))
-    return f": {format_first(distinct, _REASONS_SHOWN, '; ')}" if distinct else ""
 
 
 def _headline(text: str) -> str:
