@@ -38,7 +38,6 @@ class LoaderFacts:
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
     decoding_problem: str = "it is not known how its image files are decoded"
-    has_large_images: bool = False  # of its first image files one is at least twice as large as what it is resized to
 
 
 @dataclass(frozen=True, slots=True)

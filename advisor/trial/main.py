@@ -20,7 +20,7 @@ from advisor.machine.device import backend_of, named
 from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
-from advisor.process.streams import flush_streams, redirect_output
+from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -68,9 +68,8 @@ from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import result_of
-from advisor.trial.reference import reference_result
-from advisor.trial.scoring import scored_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
+from advisor.trial.untimed import reference_result, scored_result
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
