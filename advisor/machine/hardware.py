@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +327,8 @@ def versions_line() -> str:
 
 
 def _torch() -> str:
+    from importlib import metadata, util  # here alone: the app's first picture does not wait for them
+
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:

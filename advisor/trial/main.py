@@ -63,9 +63,8 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
-from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.profiler import phases_alone, profile_step
+from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper

@@ -8,7 +8,7 @@ from trial_processes import spec_of
 
 from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
-from advisor.trial.profile.compilation import compilation_notes, compiled_frames
+from advisor.trial.profile.profiler import compilation_notes, compiled_frames
 
 
 @pytest.fixture(autouse=True)
