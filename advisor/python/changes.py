@@ -15,10 +15,9 @@ from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
 from advisor.inlined.code import MOST_LINES, reviewable
-from advisor.python import template
 from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
-from advisor.python.step import StepText, WrittenFor
+from advisor.python.step import TEMPLATE, StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
@@ -333,7 +332,8 @@ class _Patch:
         written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
-        edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
+        edits.definitions.append(step.written(TEMPLATE["CONSTANTS"]))
+        edits.definitions += with_functions(step, [step.written(TEMPLATE["STEP"])])
         edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].above = self._function_around(place)

@@ -12,8 +12,8 @@ from pathlib import Path
 from advisor.errors import AdvisorError, TargetError
 from advisor.python.trees import walk
 from advisor.records import Place
+from advisor.workloads.scripts.heads import batch_in_head
 from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.reads import batch_in_head
 from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
 from advisor.workloads.scripts.seen import NoLoopError, Seen
 
