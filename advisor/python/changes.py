@@ -234,18 +234,15 @@ class _Patch:
     # --- what is around the statements of a step ------------------------------------------------------------------
 
     def _around_forward(self, step: StepText) -> None:
-        """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
-        device = f'"{step.plan.device}"'
-        contexts = step.contexts(device)
+        """Enter contexts around the forward pass and the loss."""
+        contexts = step.contexts(f'"{step.plan.device}"')
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
             return
-        places, passes = self._places("forward"), self._places("backward")
-        scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
-        problem = next((one.problem for one in passes if one.problem), "" if passes else "no backward pass was seen")
-        if scales and problem:
-            raise _NotHereError(f"float16 scales the gradients, and {problem}")
+        if step.plan.scales_gradients and self.facts.mode is Mode.TRAIN:
+            raise _NotHereError("float16 needs a gradient scaler; tuning.train_step has one")
+        places = self._places("forward")
         if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
@@ -254,20 +251,6 @@ class _Patch:
         for place in places:
             self.files[place.file].pieces[place].contexts += contexts
             self.files[place.file].imports.append("import torch")
-        if not scales:
-            return
-        scaler, updates = self._free_name("scaler"), self._places("update")
-        for file in dict.fromkeys(place.file for place in updates):
-            self.files[file].definitions.append(f"{scaler} = torch.amp.GradScaler({device})")
-        for place in passes:
-            self.files[place.file].calls[position_of(place)] = f"{scaler}.scale({{}}).backward({{}})"
-        for place in updates:
-            self.files[place.file].calls[position_of(place)] = f"{scaler}.step({{}})"
-        for place in self._places("last update"):
-            self.files[place.file].after[start_of(place)].append(f"{scaler}.update()")
-        for place in self._places("clip"):
-            lines = [f"{scaler}.unscale_({optimizer})" for optimizer in place.name.split(", ")]
-            self.files[place.file].before[start_of(place)] += lines
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
@@ -320,7 +303,7 @@ class _Patch:
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
-        places, passes = self._places("step"), self._places("forward")
+        places, passes = self._places("whole step"), self._places("forward")
         if not value:
             return
         if value is not True or len(places) != 1 or len(passes) != 1:
