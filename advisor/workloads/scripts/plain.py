@@ -144,18 +144,11 @@ def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any,
         data=data,
         mode="train",
         step=step,
-        models=list(dict.fromkeys(_within_wrappers(one, outer) for one in outer)),
+        models=outer,
         optimizers=seen.optimizers,
         notes=notes,
         samples=_samples(seen),
     )
-
-
-def _within_wrappers(model: nn.Module, models: Sequence[nn.Module]) -> nn.Module:
-    """The module that wrappers of the same parameters have in common, as one that a library makes for each round."""
-    parameters = {*map(id, model.parameters())}
-    same = [{*one.modules()} for one in models if parameters == {*map(id, one.parameters())}]
-    return next((part for part in model.modules() if all(part in one for one in same)), model)
 
 
 def _samples(seen: Seen) -> int | None:
