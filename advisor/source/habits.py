@@ -124,7 +124,7 @@ def cache_emptied(program: Program, call: ast.Call) -> Match:
     if program.called(call) != "torch.cuda.empty_cache":
         return False
     loop = program.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
-    return program.every_step(call) or (loop is not None and not program.branches(call, loop))
+    return program.every_step(call) or (loop is not None and not program.is_conditional(call, loop))
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
@@ -270,7 +270,7 @@ def cell_in_loop(program: Program, node: ast.Assign) -> Match:
     given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
     of_time = given & program.names_in(loop.target) and not given & outputs
     carried = program.names_in(state) <= outputs and not program.names_in(*elsewhere) & outputs
-    return _CELLS[made.pop()] if of_time and carried and not program.branches(node, loop) else None
+    return _CELLS[made.pop()] if of_time and carried and not program.is_conditional(node, loop) else None
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -2,7 +2,6 @@ import sys
 import textwrap
 
 import pytest
-import torch
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
