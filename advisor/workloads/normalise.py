@@ -1,7 +1,7 @@
 """From any of the shapes that ``build()`` may return to a ``Loop``."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -59,7 +59,9 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         whole_round=workload.whole_round,
     )
     if loop.step is not None:
-        loop.optimizer, loop.loss_text = _optimizers_of_step(workload), "inside your own step"
+        found = [_checked_optimizer(one) for one in (*listed(workload.optimizers), *listed(workload.optimizer))]
+        loop.optimizer = found[0] if len(found) == 1 else Together(found) if found else None
+        loop.loss_text = "inside your own step"
         return loop
     if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
@@ -76,18 +78,6 @@ def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     if not compiled:
         return workload
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
-
-
-def _optimizers_of_step(workload: Workload) -> Any:
-    """The optimizers as recipes see them: none, one, or several together. Raises TargetError for something else."""
-    found = listed(workload.optimizers) + listed(workload.optimizer)
-    for optimizer in found:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TargetError(
-                f"{type(optimizer).__name__} in optimizers is not a torch.optim.Optimizer.",
-                "Give the instances that the step uses.",
-            )
-    return None if not found else found[0] if len(found) == 1 else Together(found)
 
 
 def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -126,22 +116,13 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
 
 
 def _check_batch(batch: Any, what: str) -> None:
-    """Raise TargetError for what is no batch. ``what`` names it."""
+    """Raise TargetError for what is no batch: a dataset, several loaders, or nothing with a tensor in it."""
     has_tensors = next(tensors_of(batch), None) is not None
-    known = isinstance(batch, Mapping | list | tuple | str) or hasattr(batch, "__array__")
-    has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
-    if isinstance(batch, Dataset) or (has_items and not has_tensors):
+    if not has_tensors or isinstance(batch, Dataset) or any(isinstance(one, DataLoader) for one in tree_leaves(batch)):
         raise TargetError(
-            f"{what} is {described(batch)}, a dataset without a loader.",
-            "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
-        )
-    if not has_tensors or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
-        arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
-        raise TargetError(
-            f"{what} is {described(batch)} and holds no tensor.",
-            "Make tensors of its arrays, with torch.from_numpy(array)."
-            if arrays
-            else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+            f"{what} is {described(batch)}, which is no batch of tensors.",
+            "Give one DataLoader, as DataLoader(dataset, batch_size=...); one batch (a tensor, a tuple, a dict), with "
+            "torch.from_numpy(array) for arrays; or a function batch_size -> batch.",
         )
 
 
@@ -181,14 +162,8 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(both, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
-    made: Any = given
-    if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        made = given(both)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise TargetError(
-            f"the target's optimizer is {described(made)}.",
-            "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
-        )
+    is_made = isinstance(given, torch.optim.Optimizer) or not callable(given)
+    made = _checked_optimizer(given if is_made else given(both))
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
@@ -197,6 +172,15 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
+    return made
+
+
+def _checked_optimizer(made: Any) -> torch.optim.Optimizer:
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TargetError(
+            f"the target's optimizer is {described(made)}.",
+            "Give a torch.optim.Optimizer, or beside a loss a function that makes one from the parameters.",
+        )
     return made
 
 

@@ -107,9 +107,8 @@ def _checked(workload: Adapted) -> Adapted:
     _check_model(workload.model)
     loss = workload.loss
     if isinstance(loss, type) or (loss is not None and not callable(loss)):
-        forms = "Give loss(model, batch), loss(output, target) or loss(output)."
-        hint = _may_return(loss) if isinstance(loss, type) else forms
-        raise TargetError(f"the target's loss is {described(loss)}, not a function.", hint)
+        forms = "Give loss(model, batch), loss(output, target) or loss(output); of a class an instance: Loss(...)."
+        raise TargetError(f"the target's loss is {described(loss)}, not a function.", forms)
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
@@ -120,22 +119,16 @@ def _checked(workload: Adapted) -> Adapted:
 
 def _models_of_step(workload: Workload) -> nn.Module:
     """The models that a step of one's own works with, as one module. Raises TargetError for what does not fit."""
-    if workload.step is None:
-        raise TargetError(
-            "the target names several models or optimizers, and no step that uses them.",
-            f"Write the step as a function of a batch: {EXAMPLE}.",
-        )
-    if workload.loss is not None or workload.clip_grad is not None:
-        given = "a loss" if workload.loss is not None else "clip_grad"
-        raise TargetError(f"the target has a step of its own and {given}.", f"Leave {given} to the step.")
-    if workload.data is None:
-        raise TargetError(
-            "the target has a step of its own and no data.",
-            "Give data: a loader, any iterable of batches, or one batch; step(batch) is called with each.",
-        )
     models = listed(workload.models) + listed(workload.model)
-    if not models:
-        raise TargetError("the target's step comes without the models that it works with.", f"Return {EXAMPLE}.")
+    has_loss = workload.loss is not None or workload.clip_grad is not None
+    problems = {
+        "names several models or optimizers, and no step that uses them": workload.step is None,
+        "has a step of its own, and a loss or clip_grad, which belong into the step": has_loss,
+        "has a step of its own, and no data": workload.data is None,
+        "has a step of its own, and none of the models that it works with": not models,
+    }
+    if problem := next((problem for problem, is_met in problems.items() if is_met), ""):
+        raise TargetError(f"the target {problem}.", f"Return {EXAMPLE}, where step(batch) does all that a step does.")
     for model in models:
         _check_model(model)
     return models[0] if len(models) == 1 else Models(models)
