@@ -42,15 +42,17 @@ T = TypeVar("T")
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
-_USAGE_CODE = 2
 _LONGEST_SAID = 300
-_SCRIPT = "running "  # how the name of an action begins that is a script's, which is the main program
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
+_EXITS = (
+    "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
+    "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
+)
 _OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
 _BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
@@ -144,23 +146,12 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
-    except SystemExit as error:
-        raise _exited(what, error, last_printed()) from error
+    except SystemExit as error:  # a command line's parser prints its reason
+        shown = filter(None, (last_printed().rstrip(), user_frames(error)))
+        raise TargetError(f"{what} called sys.exit({error.code!r}).", _EXITS, "\n".join(shown)) from error
     except BaseException as error:
         problem = f"{what} failed: {one_line(error)}"
         raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error
-
-
-def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
-    """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
-    hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
-    if what.startswith(_SCRIPT):
-        hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
-    if error.code == _USAGE_CODE and printed.strip():  # as argparse and click do
-        target = what.removeprefix(_SCRIPT) if what.startswith(_SCRIPT) else "train.py:build"
-        hint = f"Give the target its own arguments after --, as in `perf-advisor {target} -- --lr 0.1`."
-    message = f"{what} called sys.exit({error.code!r})."
-    return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
 
 def hint_for(error: BaseException, usual: str) -> str:
@@ -265,9 +256,6 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
-    if isinstance(found, int | float | str | None):
-        what = "None" if found is None else f"of type {type(found).__name__}"
-        raise TargetError(f"{attribute} is {what}, no model.", "Name a model, or a function that returns one.")
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
@@ -285,11 +273,12 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if required == ["config"]:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
     if required:
-        hint = "Give the target no required arguments, or one: config (the parsed --config FILE) or device."
-        if isinstance(found, type):
-            hint = f"Write `model = {found.__name__}(...)` in a file of your own, and name that: mymodel.py:model."
         needed = ", ".join(name for name in required if name != "config")
-        raise TargetError(f"{attribute} needs the arguments {needed}.", hint)
+        raise TargetError(
+            f"{attribute} needs the arguments {needed}.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
+            "name an instance: mymodel.py:model.",
+        )
     return found()
 
 

@@ -187,7 +187,7 @@ def test_a_target_has_a_command_line_of_its_own(load, tmp_path):
 def test_a_parser_that_leaves_says_why(load, capfd):
     error = failure(load, PARSES, "mine.py:build", arguments=("--widht", "5"))
     assert error.message == "build in mine.py called sys.exit(2)."
-    assert "perf-advisor train.py:build -- --lr 0.1" in error.hint
+    assert "`perf-advisor train.py -- --lr 0.1`" in error.hint
     assert "usage: mine.py [-h] [--width WIDTH]" in error.details
     assert "error: unrecognized arguments: --widht 5" in error.details
     assert "parser.parse_args()" in error.details
@@ -195,7 +195,6 @@ def test_a_parser_that_leaves_says_why(load, capfd):
     group = "import sys\nsys.exit(print('Usage: mine.py COMMAND\\nCommands:\\n  fit', file=sys.stderr) or 2)"
     error = failure(load, group, "mine.py")
     assert error.message == "running mine.py called sys.exit(2)."
-    assert "`perf-advisor mine.py -- " in error.hint
     assert "Commands:" in error.details
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.python.trees import walk
 from advisor.records import Place
 from advisor.workloads.scripts.heads import batch_in_head
 from advisor.workloads.scripts.run import check_seen, places_of, watched
@@ -88,8 +87,6 @@ def _step(seen: Seen) -> Iterator[str]:
     else:
         yield f"    # the loop at {Path(loop.where.file).name}:{loop.statement.lineno}"
         body = loop.statement.body
-        if any(isinstance(node, ast.Yield) for node in walk(body)):
-            yield "    # TODO: leave the yield out, with which this is no step"
         target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
         item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
         yield f"    for {ast.unparse(target)} in [{item}]:"
