@@ -62,7 +62,7 @@ def patched_files(
 
     ``evaluations`` are findings of validations that record gradients; ``arguments`` of a trainer say settings.
     """
-    patch = _Patch(catalog, facts, script)
+    patch = _Patch(facts, script)
     patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
     for one in evaluations:
         edits = patch.files[str(Path(script).parent / one.file)]
@@ -81,7 +81,6 @@ class _NotHereError(Exception):
 
 @dataclass(slots=True)
 class _Patch:
-    catalog: Catalog
     facts: WorkloadFacts
     script: str
     files: dict[str, Edits] = field(default_factory=lambda: defaultdict(Edits))
