@@ -1,7 +1,5 @@
 """Loops that read their batches in many ways: a step is a round that is fed the loader's next batch."""
 
-import asyncio
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -53,21 +51,6 @@ LOOPS = {
             for count, (x, y) in logged(loader, 10):
                 OWN
                 seen.append(int(x[0]))
-        """,
-        (8, 2),
-        [*EPOCH, 0, 8],
-    ),
-    "a generator that waits": (
-        """
-        import asyncio
-        async def read():
-            for batch in again(loader):
-                yield batch
-        async def main():
-            async for x, y in read():
-                OWN
-                seen.append(int(x[0]))
-        asyncio.run(main())
         """,
         (8, 2),
         [*EPOCH, 0, 8],
@@ -187,7 +170,6 @@ def test_each_step_is_fed_the_loaders_next_batch(form, script):
         batches(loop, count)
     assert names["seen"] == noted
     assert [getattr(*one) for one in REPLACED] == before
-    asyncio.run(asyncio.sleep(0))  # the script's event loop stays its own
 
 
 STAGES = """

@@ -214,15 +214,6 @@ def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configu
     one_step(loop)
 
 
-def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
-    sizes = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 28}
-    config = type(transformers.Qwen2VLConfig().vision_config)(**sizes, spatial_merge_size=2, temporal_patch_size=2)
-    loop = normalise(config, TargetSpec("hf:qwen2_vl_vision", "/", device="cpu", batch_size=2))
-    assert loop.data["grid_thw"].tolist() == [[1, 8, 8], [1, 8, 8]]
-    assert loop.data["hidden_states"].shape == (2 * 8 * 8, 3 * 2 * 28 * 28)
-    one_step(loop)
-
-
 def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
     config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=50)
     model = transformers.GPT2ForSequenceClassification(config)
