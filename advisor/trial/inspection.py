@@ -37,11 +37,6 @@ _TINY = 1e-30
 _SINGLE_BYTES = 4
 _IMAGES = 8  # files of which the size is read; a count
 _REDUCIBLE = 2  # times as large as wanted; JPEG files have half their size as the first smaller one
-_ALLOCATORS = {
-    "expandable_segments:True": "expandable_segments",
-    "max_split_size": "max_split_size",
-    "backend:cudaMallocAsync": "cuda_async",
-}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -137,7 +132,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "memory.allocator": "expandable_segments" if "expandable_segments:True" in allocators else "default",
         "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:

@@ -201,7 +201,7 @@ PROPOSED = [
     ("debug_off", cpu_facts(**INFER, current={"infer.grad": "no_grad"}), ["profiler"]),
     # the machine
     ("allocator", gpu_facts(), "not known"),
-    ("allocator", with_peaks(4 * GIB, 8 * GIB), ["expandable_segments", "max_split_size", "cuda_async"]),
+    ("allocator", with_peaks(4 * GIB, 8 * GIB), ["expandable_segments"]),
     ("allocator", with_peaks(8 * GIB, 8 * GIB), "no fragmentation"),
     ("allocator", with_peaks(2**20, 2**24), "no fragmentation"),
     ("threads", cpu_facts(threads=16), [8]),
