@@ -5,10 +5,7 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
-import ast
-import contextlib
 import functools
-import inspect
 import re
 import sys
 from collections.abc import Mapping
@@ -436,11 +433,8 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    text = module.__doc__
-    if not text:  # ``python -OO`` leaves docstrings out
-        with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
-            text = ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (text or "").strip())
+    text = (module.__doc__ or "").strip()
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text)
 
 
 def section_of(text: str, heading: str) -> str:
