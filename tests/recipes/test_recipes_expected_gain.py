@@ -1,6 +1,5 @@
 """The speed-up that a recipe expects of a value, before it is measured: the order of the search's moves."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from facts import LINEAR, adamw_facts, gpu_facts, host, loader_facts, profile_fa
 from proposals import CATALOG, reason
 from test_recipes import FACTS, RECIPES
 
-from advisor.recipe.catalog import GAIN_LIMITS, Catalog
 from advisor.records import Bottleneck, Hardware, Mode, Numerics, OperatorRow
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
@@ -34,12 +32,10 @@ def gain(recipe_id, value, facts):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
 def test_a_figure_is_a_believable_factor(recipe):
-    low, high = GAIN_LIMITS
     for name, facts in all_facts():
         for value in recipe.examples:
             figure = recipe.expected_gain(facts, value)
-            assert math.isfinite(figure), (name, value)
-            assert low < figure <= high, (name, value)
+            assert 0.2 < figure <= 10.0, (name, value)
 
 
 def test_no_change_gains_nothing():
@@ -122,22 +118,6 @@ def test_tf32_gains_what_the_time_of_matrix_products_permits(products_ms, low, h
     rows = (OperatorRow("aten::addmm", 10, 1.0, products_ms), OperatorRow("aten::cudnn_convolution", 9, 1.0, 10.0))
     facts = gpu_facts(families=LINEAR, parameters=90_000_000, profile=profile_facts(operators=rows))
     assert low <= gain("tf32", "high", facts) <= high
-
-
-class Strange:
-    """A recipe of somebody else, as far as its figure is concerned."""
-
-    def __init__(self, figure):
-        self.figure, self.key, self.default = figure, "strange.key", 0
-
-    def expected_gain(self, facts, value):
-        return self.figure if value else 1.0
-
-
-@pytest.mark.parametrize(("figure", "expected"), [(1e9, 10.0), (-3, 0.2)])
-def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
-    found = Catalog({"strange": Strange(figure)}).expected_gain("strange", gpu_facts(), 1)
-    assert found == expected
 
 
 @pytest.mark.parametrize("recipe_id", ["create_on_device", "eval_no_grad"])
