@@ -132,6 +132,10 @@ class Recipe:
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
+    ``saves``: the share of a phase's time that it usually saves, by phase: once the phases have been timed, the gain is
+    computed from it.
+    ``here``: for single values why they may help on this workload, with figures of the facts such as
+    ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
     is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
@@ -167,6 +171,8 @@ class Recipe:
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
+    saves: ClassVar[Mapping[Phase, float]] = {}
+    here: ClassVar[Mapping[Value, str]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
     conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
@@ -285,6 +291,9 @@ class Recipe:
         """The same for a value that is not the default. Override it where facts decide."""
         if value in self.gains:
             return self.gains[value]
+        if self.saves and facts.profile is not None:
+            saved = sum(share * facts.profile.share(phase) for phase, share in self.saves.items())
+            return max(_GAIN_OF_OTHERS, gain_from(saved))
         if self.gain is not None:
             return self.gain
         return _GAIN_OF_USUAL if self.is_usual(value, facts.workload.mode) else _GAIN_OF_OTHERS
@@ -329,6 +338,8 @@ class Recipe:
 
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
+        if value in self.here and not isinstance(self.candidates(facts), Skip):
+            return self.here[value].format(workload=facts.workload)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile

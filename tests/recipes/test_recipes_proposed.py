@@ -256,7 +256,12 @@ def test_what_costs_time_and_is_on_is_measured_off(recipe_id, key, on, off):
         ("checkpointing", cpu_facts(**BLOCKS), "blocks", "repeats GPT2Block 12 times"),
         ("compile_scope", gpu_facts(**BLOCKS), "regional", "repeats GPT2Block 12 times"),
         ("conv_bias", cpu_facts(biased_conv_norm_pairs=2), False, "2 convolutions have a bias"),
-        ("deterministic_off", gpu_facts(), False, "Your program asks for deterministic algorithms"),
+        (
+            "deterministic_off",
+            gpu_facts(current={"backends.deterministic": True}),
+            False,
+            "Your program asks for deterministic algorithms",
+        ),
         ("optimizer_memory", gpu_facts(**LARGE_STATE), "adafactor", "50 % of the memory"),
         ("pad_dims", gpu_facts(**PADDABLE), 64, "50,257 outputs"),
     ],
