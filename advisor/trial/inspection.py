@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
@@ -306,7 +306,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         on_device_problem=on_device_problem(loader),
-        of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
         decoding_problem=decoding_problem,

@@ -260,7 +260,7 @@ def test_what_costs_time_and_is_on_is_measured_off(recipe_id, key, on, off):
             "deterministic_off",
             gpu_facts(current={"backends.deterministic": True}),
             False,
-            "Your program asks for deterministic algorithms",
+            "asks for deterministic algorithms",
         ),
         ("optimizer_memory", gpu_facts(**LARGE_STATE), "adafactor", "50 % of the memory"),
         ("pad_dims", gpu_facts(**PADDABLE), 64, "50,257 outputs"),
