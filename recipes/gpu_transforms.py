@@ -60,8 +60,8 @@ class GpuTransforms(LoaderRecipe):
         return {}  # the step applies the transforms too: it is more than arguments
 
     def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.device_loader import OnDevice, without_last_transforms
         from advisor.step.loader import rebuild
-        from advisor.step.transforms import OnDevice, without_last_transforms
 
         if value and workload.has_loader:
             dataset, moved = without_last_transforms(workload.data.dataset)

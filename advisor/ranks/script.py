@@ -15,7 +15,7 @@ from advisor.process.channel import Channel
 from advisor.ranks.trial import OneRank
 from advisor.records import Activity, TrialKind, TrialResult, TrialSpec
 from advisor.step.batch import mover
-from advisor.step.prefetch import is_loader
+from advisor.step.device_loader import is_loader
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.timed_loop import resident_data, schedules_that_go_on

@@ -24,10 +24,10 @@ from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.compile import Models, as_prepared
+from advisor.step.device_loader import without_last_transforms
 from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_device_problem, rebuild, workers_problem
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
-from advisor.step.transforms import without_last_transforms
 from advisor.workloads.batches import resizing_problem
 from advisor.workloads.loop import GivenBatches, Loop, describe
 

@@ -16,8 +16,8 @@ from advisor.errors import UsageError
 from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
+from advisor.step.device_loader import loop_loader
 from advisor.step.graph import captured
-from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
