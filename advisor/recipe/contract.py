@@ -119,8 +119,6 @@ class Recipe:
     ``over_ranks``: beside what one GPU gained of it, it is tried again over several.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
-    ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
-    must be in company to replace them.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
@@ -167,7 +165,6 @@ class Recipe:
     saves_memory: ClassVar[bool] = False
     inside_step: ClassVar[bool] = False
     usual: ClassVar[frozenset[Value]] = frozenset()
-    replacement_margin: ClassVar[float] = 1.0
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
