@@ -120,16 +120,6 @@ PROPOSED = [
     ("compile_scope", cpu_facts(**BLOCKS, block_shapes=1, profile=CHEAP_LOSS), ["regional", "pointwise"]),
     ("compile_scope", gpu_facts(profile=CHEAP_LOSS), ["pointwise"]),
     ("compile_scope", gpu_facts(**INFER), ["pointwise"]),
-    ("compile_dynamic", gpu_facts(varying_shapes=True), [True]),
-    ("compile_dynamic", gpu_facts(), "has the same shapes"),
-    ("compile_optimizer", gpu_facts(optimizer=adamw_facts()), [True]),
-    ("compile_optimizer", cpu_facts(), "needs a CUDA GPU"),
-    ("compile_optimizer", gpu_facts(optimizer=None), "no optimizer"),
-    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(implementation="fused")), "fused"),
-    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(tensors=12)), "12 tensors only"),
-    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS")), "not among"),
-    ("compile_optimizer", gpu_facts(optimizer=sgd_facts(name="Lion", builtin=False)), "not among"),
-    ("compile_optimizer", gpu_facts(current=FLOAT16), "GradScaler"),
     ("cpu_freeze", cpu_facts(**INFER), [True]),
     ("cpu_freeze", cpu_facts(), "inference only"),
     ("cpu_freeze", gpu_facts(**INFER), "CPU only"),
@@ -225,7 +215,7 @@ def test_compiling_needs_a_compiler(monkeypatch):
     assert "needs g++" in reason("compile", cpu_facts())
     assert "needs g++" in reason("cpu_freeze", cpu_facts(**INFER))
     found = gpu_facts(**BLOCKS, varying_shapes=True, families=LINEAR)
-    for recipe_id in ("compile", "compile_scope", "compile_dynamic", "compile_optimizer"):
+    for recipe_id in ("compile", "compile_scope"):
         assert "needs gcc or clang" in reason(recipe_id, found)
     monkeypatch.setenv("CXX", "my-compiler")
     monkeypatch.setenv("CC", "my-c")
@@ -314,20 +304,15 @@ FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
         ({**GRAPH, "compile.mode": "reduce-overhead"}, "CUDA graphs of its own"),
         ({**GRAPH, "compile.mode": "max-autotune"}, "CUDA graphs of its own"),
         ({**GRAPH, "debug.switches": "anomaly"}, "cannot be captured"),
-        ({**GRAPH, "compile.optimizer": True}, "records the step"),
         ({**GRAPH, "step.accumulate": 2}, "step.accumulate"),
         ({"compile.mode": "reduce-overhead", "step.accumulate": 2}, "step.accumulate"),
         ({"compile.mode": "none", "compile.scope": "regional"}, "how the model is compiled"),
         ({"compile.mode": "max-autotune", "compile.scope": "pointwise"}, "compiles in the mode default"),
         ({"compile.mode": "none", "memory.activation_checkpointing": "budget-0.5"}, "compile.mode is none"),
-        ({"compile.optimizer": True, **FUSED}, "one kernel"),
-        ({"compile.optimizer": True, **FLOAT16}, "GradScaler"),
         ({**FROZEN, "infer.grad": "grad"}, "no gradient is recorded"),
         ({**FROZEN, "compile.scope": "regional"}, "the code of each block"),
         ({"optimizer.state": "adafactor", **FUSED}, "optimizer.state replaces"),
-        ({"optimizer.state": "adafactor", "compile.optimizer": True}, "optimizer.state replaces"),
         ({"optimizer.class": "lamb", **FUSED}, "optimizer.class replaces"),
-        ({"optimizer.class": "lamb", "compile.optimizer": True}, "optimizer.class replaces"),
         ({"precision.weights": "bfloat16", **FLOAT16}, "precision.autocast casts the products to half"),
         ({"precision.quantize": "int8wo", "precision.float8": "tensorwise"}, "both replace the weights"),
         ({"precision.quantize": "int8wo", "model.pad_to_multiple": 8}, "take no padding"),
@@ -347,10 +332,8 @@ def test_what_does_not_go_together_says_why(settings, words):
         {**GRAPH, **FLOAT16},
         {**GRAPH, "debug.switches": "profiler"},
         {**GRAPH, "step.accumulate": 1},
-        {**GRAPH, "compile.optimizer": False},
         {"step.cuda_graph": False, "compile.mode": "max-autotune", "debug.switches": "anomaly"},
         {"step.accumulate": 2, "compile.mode": "default"},
-        {"compile.optimizer": True, **BF16, "optimizer.implementation": "foreach"},
         {**FROZEN, "infer.grad": "inference_mode", "compile.mode": "default"},
         {"optimizer.state": "adafactor", "optimizer.implementation": "default", "step.cuda_graph": False},
         {"memory.activation_checkpointing": "budget-0.5", "compile.mode": "default"},
