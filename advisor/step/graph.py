@@ -110,11 +110,6 @@ class GraphedStep:
         self._seen.clear()
         self._recorded.clear()
 
-    def _warn_once(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(f"step.cuda_graph: {text}", stacklevel=4)
-
     def __call__(self, batch: Any) -> Any:
         """One step: replayed where there is a graph for the batch, otherwise run eagerly or captured."""
         key = (signature_of(batch), torch.is_grad_enabled())
@@ -135,7 +130,10 @@ class GraphedStep:
         if self._refused:
             return self._run(batch)
         if key not in self._seen and len(self._seen) == MOST_SIGNATURES:
-            self._warn_once(f"batches of more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths.")
+            if not self._warned:
+                self._warned = True
+                shapes = f"batches of more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths."
+                warnings.warn(f"step.cuda_graph: {shapes}", stacklevel=3)
             return self._run(batch)
         if self._own and not self._seen:
             near = objects_near(torch.optim.Optimizer, self._call)
