@@ -22,7 +22,7 @@ from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Expected speed-up where other programs want cores: threads that are not running keep the others waiting. Unitless; a
-# cautious figure: beside nine programs one thread in place of two was ten times as fast and more (tests/gpu/RESULTS.md).
+# cautious figure: beside nine programs one thread was ten times as fast as two and more (tests/gpu/RESULTS.md).
 _GAIN_IN_A_CROWD = 1.5
 
 
