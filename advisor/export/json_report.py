@@ -13,9 +13,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.sweep import knee_of
 from advisor.judging.objective import Yardstick
 from advisor.records.secrets import arguments_without_secrets
-from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
-from advisor.report.figures import tokens_per_s
-from advisor.report.habits import habit_rows
+from advisor.report.evidence import habit_rows
+from advisor.report.figures import roof_shares, settings_to_export, sweep_of, tokens_per_s
 from advisor.version import __version__
 
 SCHEMA = 2
@@ -60,6 +59,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
     full: Json = {
         "schema": SCHEMA,
         "version": version,
+        "session": state.session_id or None,
         "target": request.target.target,
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         "objective": request.objective,
@@ -72,7 +72,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "bottleneck": profile.bottleneck if profile else None,
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": profile,
-        "habits": [_whole(row, "share") for row in habit_rows(state)],
+        "habits": habit_rows(state),
         "findings": state.findings,
         **_fields(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),

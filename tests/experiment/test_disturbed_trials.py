@@ -28,7 +28,7 @@ from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
-from advisor.report.conclusions import candidates_tried, settings_to_export
+from advisor.report.figures import candidates_tried, settings_to_export
 
 BUSY = "another process came to the GPU while it was measured"
 
@@ -107,7 +107,7 @@ def test_the_mark_is_in_the_report_and_in_the_tables():
     history = sample_history()
     trials = (event for event in history if isinstance(event, TrialMeasured))
     event = next(event for event in trials if event.record.candidate.recipe == "channels_last")
-    result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(9, 91), energy_j_per_sample=0.25)
+    result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(91), energy_j_per_sample=0.25)
     record = replace(event.record, result=result)
     state = SessionState.of([TrialMeasured(record) if one is event else one for one in history])
     trials = report(state, sample_request(), "0.1.0")["trials"]

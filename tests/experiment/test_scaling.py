@@ -28,7 +28,7 @@ from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing,
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.ranks.launcher import of_torchrun, waits_for_others
+from advisor.ranks.launcher import of_torchrun
 from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
@@ -358,13 +358,6 @@ def test_every_report_has_what_several_gpus_gave():
     assert "| ddp | 64 (32) | 33.0 ms |" in text
     assert "1.82x (1.79\u20131.85)" in text
     assert "rank 0: CUDA out of memory" in text
-
-
-def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
-    stack = 'When its time was over it was here:\n  File "{}", line 3 in {}\n  File "step.py", line 9 in forward\n'
-    assert waits_for_others(stack.format("torch/autograd/graph.py", "_engine_run_backward"))
-    assert waits_for_others(stack.format("torch/cuda/__init__.py", "synchronize"))
-    assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from advisor.cli import options
 from advisor.cli.commands.measure import measure_parser
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export import formats
 from advisor.export.format import File, Found
@@ -68,7 +68,7 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     ("option", "path", "config", "wanted"),
     [
         ("--export", "tuned.yaml", None, "settings"),
-        ("--export", "tuned", None, "settings"),
+        ("--export", "TUNED.yml", None, "settings"),
         ("--export", "Tuned.PY", "train.yaml", "python"),
         ("--export", "train.tuned.yaml", "train.yaml", "config"),
         ("--export", "model.pt2", "train.yaml", "compiled"),
@@ -136,18 +136,6 @@ def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_where_nothin
         path.unlink(missing_ok=True)
 
 
-def test_the_app_says_what_to_type_for_a_compiled_model(state):
-    compiled = format_of("compiled")
-    assert compiled.offer(Outputs()).by_command
-    infers = session_of(state, INFERS)
-    infers.session_id = "20261123-101010"
-    preview = compiled.preview(found_of(infers))
-    assert "perf-advisor export 20261123-101010 --export model.pt2" in preview
-    assert state.facts.workload.device_name in preview
-    with pytest.raises(UsageError, match="this session trained it"):
-        compiled.preview(found_of(state))
-
-
 def test_a_script_whose_loop_is_a_trainers_gets_its_settings_from_a_file(state):
     fits = session_of(state, {"trainer": "transformers", "places": ()})
     with pytest.raises(UsageError, match="transformers") as refused:
@@ -209,8 +197,8 @@ def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
 
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     """The first of two files is written, the second cannot be."""
-    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a", tmp_path / "gone" / "b")]
+    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a.yaml", tmp_path / "gone" / "b")]
     monkeypatch.setattr(type(format_of("settings")), "files", lambda self, found, path: files)
-    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a")), Catalog({}))
+    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a.yaml")), Catalog({}))
     assert (len(written.sentences), len(written.errors)) == (1, 1)
     assert "gone does not exist" in written.errors[0].message

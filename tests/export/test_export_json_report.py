@@ -123,7 +123,7 @@ def test_all_that_a_measurement_can_tell():
     assert trials["debug_off"]["numerics"]["worse_than_declared"] is True
     assert trials["debug_off"]["skipped_steps"] == 0
     assert told["ceilings"]["measured_on"] == "2026-03-14"
-    assert told["baseline"]["gpu"]["foreign_processes"] == 2
+    assert told["baseline"]["gpu"]["temperature_c"] == 61
 
 
 def test_gains_are_by_the_objective_and_speed_ups_by_samples():

@@ -58,7 +58,7 @@ FAILING = {
     "an exception with surrogates": (building("raise RuntimeError('\\udcff')"), "RuntimeError: \\udcff", FIX),
     "an exception that cannot be shown": (building(UNSHOWN), "build in target.py failed: E", FIX),
     "endless recursion": (building("def f(): return f()\nf()"), "RecursionError", FIX),
-    "an abort": (building("os.abort()"), "ended by SIGABRT", "leave that call out"),
+    "an abort": (building("os.abort()"), "ended by SIGABRT", "Leave out the first call below"),
     "a step that loops": (LOOPS, "no result after 3 s (first steps)", MORE_TIME),
     "a build that takes no signals": (building(DEAF), "no result after 3 s (loading the model)", MORE_TIME),
 }

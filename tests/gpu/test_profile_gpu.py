@@ -48,10 +48,9 @@ def cuda(tmp_path, monkeypatch):
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
     taken = take_profile(workload, tmp_path, device="cuda", clock=time.monotonic)
     profile = taken.profile
-    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.ceilings, taken)
+    print(workload, profile.evidence, profile.phases, profile.ceilings, taken)
     assert profile.bottleneck is bottleneck, profile.evidence
     assert evidence in profile.evidence
-    assert sum(profile.device_phases.values()) >= 0.9 * profile.device_busy_share * profile.step_ms
     assert profile.kernels_per_step >= 1
     with gzip.open(profile.trace_path) as trace:
         names = {event.get("name") for event in json.load(trace)["traceEvents"]}
@@ -82,19 +81,14 @@ def recorded(device, width=4096, dtype=torch.float32, trace_path=""):
 def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
     recording, step_ms = recorded(cuda)
     assert PLAIN.step_ms * recording.device_busy_share == pytest.approx(step_ms, rel=0.15)
-    phases = recording.device_phases
-    assert sum(phases.values()) == pytest.approx(PLAIN.step_ms * recording.device_busy_share, rel=0.05)
-    assert phases["backward"] > phases["forward"] > phases["optimizer"] > 0
-    # Three of the five products are the backward's: the first layer needs no gradient of its inputs.
-    assert phases["backward"] == pytest.approx(1.5 * phases["forward"], rel=0.3)
 
 
 def test_ranges_are_neither_operators_nor_device_time(cuda):
     recording, _ = recorded(cuda)
-    names = [row.name for row in (*recording.operators, *recording.by_shape)]
+    names = [row.name for row in recording.operators]
     assert not {"forward", "backward", "optimizer", "data wait", "cudaDeviceSynchronize"} & set(names)
     operators = sum(row.device_ms for row in recording.operators)
-    assert operators == pytest.approx(sum(recording.device_phases.values()), rel=0.05)
+    assert operators == pytest.approx(PLAIN.step_ms * recording.device_busy_share, rel=0.05)
     mm = next(row for row in recording.operators if row.name == "aten::mm")
     assert mm.calls == 3
     assert mm.device_ms > 0
@@ -125,8 +119,6 @@ def test_streams_that_overlap_count_once(cuda):
         for side in (torch.cuda.current_stream(cuda), torch.cuda.Stream(cuda))
     )
     assert overlapping.device_busy_share == pytest.approx(in_turn.device_busy_share / 2, rel=0.2)
-    busy_ms = PLAIN.step_ms * overlapping.device_busy_share
-    assert overlapping.device_phases["forward"] == pytest.approx(busy_ms, rel=0.05)
 
 
 def test_ceilings_are_quick_and_plausible(cuda):
@@ -140,7 +132,4 @@ def test_ceilings_are_quick_and_plausible(cuda):
     assert set(products) == {"float32", "tf32", "bfloat16", "float16"}
     assert products["float32"] < products["tf32"] < products["bfloat16"]
     assert products["float16"] == pytest.approx(products["bfloat16"], rel=0.3)
-    transfers = measured.host_to_device_bytes_per_s
-    assert set(transfers) == {"pageable", "pinned"}
-    assert transfers["pageable"] <= 1.1 * transfers["pinned"] < measured.copy_bytes_per_s
     assert torch.get_float32_matmul_precision() == "highest"

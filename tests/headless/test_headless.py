@@ -105,7 +105,7 @@ def test_a_warning_says_that_it_is_one():
     assert progress_of([events.Said("the GPU is throttled", "warning")]) == ["[  0 %] warning: the GPU is throttled"]
 
 
-def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
+def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
     told = next(
         event
         for event in sample_history()
@@ -115,7 +115,7 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     changed = events.TrialMeasured(replace(told.record, comparison=noisier))
     lines = progress_of([told, told, changed])
     assert len(lines) == 2
-    assert lines[1].endswith("unclear (with more runs)")
+    assert lines[1].endswith("unclear")
 
 
 # --- the summary ----------------------------------------------------------------------------------------------

@@ -70,7 +70,6 @@ def test_the_sections_in_their_order(text):
         "The settings together",
         "Settings, best first",
         "Why they help",
-        "The code of these settings",
         "Batch sizes",
         "Found in your source",
         "Baseline",
@@ -206,19 +205,12 @@ def test_warnings_come_right_after_the_result(told):
     assert re.findall(r"^## (.*)$", told, re.M)[:2] == ["Read this first", "The settings together"]
     warnings = body_of(told, "Read this first")
     assert "- This machine was noisy: end other programs and run again." in warnings
-    assert "2 other processes held a context on the GPU" in warnings
     assert "power cap" not in warnings  # a heavy step earns it
 
 
-def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalog):
-    detailed.baseline = replace(
-        detailed.baseline, result=replace(detailed.baseline.result, disturbed="another process came")
-    )
+def test_what_disturbed_the_stack_is_a_warning(detailed, catalog):
     detailed.stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
-    detailed.stack = replace(detailed.stack, settings={**detailed.stack.settings, "cpu.threads": 1})
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
-    assert "cpu.threads: 1 gains less on a quiet machine" in warnings
-    assert "The baseline is unreliable: another process came." in warnings
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
@@ -245,17 +237,16 @@ def test_another_objective_says_how_it_ranks(catalog):
             "Baseline",
             [
                 "GPU",
-                "61 °C at most, SM clock 1755 (lowest 1710) MHz, 612 W on average; at its power cap; slowed down "
-                "(software thermal slowdown); 2 other processes held a context on the GPU",
+                "61 °C at most, SM clock 1755 MHz, 612 W on average, at its power cap, clocks limited "
+                "(software thermal slowdown)",
             ],
         ),
-        ("Where the time goes", ["backward", "15.9 ms", "58.8 %", "15.7 ms"]),
+        ("Where the time goes", ["backward", "15.9 ms", "58.8 %"]),
         ("Where the time goes", ["`aten::convolution`", "53", "5.41 ms", "0.40 ms"]),
         ("Efficiency", ["Matrix products", "17 % of 361 TFLOP/s tf32"]),
         ("Efficiency", ["Tuned", "16 % of 721 TFLOP/s bfloat16"]),
         ("Efficiency", ["Memory traffic", "45 % of 4.02 TB/s, about 44.7 GiB a step"]),
         ("Efficiency", ["Launches", "14 % of the step at least (1,204 operators)"]),
-        ("Efficiency", ["from pinned", "54.0 GB/s host to device"]),
         ("Waits and habits", ["train.py:41", "`total += loss.item()`", "1", "19.4 ms"]),
     ],
 )
@@ -267,7 +258,6 @@ def test_a_figure_stands_in_its_section(told, section, row):
     ("section", "words"),
     [
         ("Baseline", "- no loss was given: cross entropy is assumed"),
-        ("Efficiency", "measured on 2026-03-14"),
         ("Efficiency", "The tuned share refers to the higher peak of bfloat16"),
         ("Waits and habits", "3 tensors are made on the host and copied to the device in each step."),
     ],
@@ -300,7 +290,7 @@ def test_how_the_trials_figures_came_about(told):
 
 def test_what_was_not_tried_stands_with_the_reasons(told):
     first = table_rows(told, "Not tried")[2]
-    assert first[1] == "compile_scope=regional, batch_size (256, 512)"
+    assert first[1] == "compile_scope=regional, batch_size=256, batch_size=512"
     assert "42 s" in first[0]
 
 
@@ -314,7 +304,7 @@ def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
     assert "nothing that was measured together is" in text.splitlines()[2]
     detailed.stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
     section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
-    assert "None: nothing that was measured together is measurably faster" in section
+    assert "; nothing that was measured together is measurably faster" in section
     assert "- compile: it adds nothing" in section
     assert "```" not in section
 
@@ -350,7 +340,7 @@ def test_the_sweep_with_its_knee_and_the_advice(told):
     assert [row[-1] for row in rows[2:]] == ["", "knee"]
     section = body_of(told, "Batch sizes")
     assert "start from 1.41 times the learning rate (square-root scaling)" in section
-    assert "the largest that was fit to use" in section
+    assert "128 samples is the knee" in section
 
 
 def test_one_size_is_no_sweep(detailed, catalog):
@@ -377,13 +367,13 @@ def test_one_size_is_no_sweep(detailed, catalog):
             (OWN, SweepPoint(64, 14.0, 4500.0, 2), SweepPoint(128, 24.0, 5300.0, 3, problem=BEYOND)),
             64,
             Mode.INFER,
-            "64 samples is the size to take: of those that keep the latency limit",
+            "64 samples is the knee",
         ),
         (
             (SweepPoint(32, 30.0, 1000.0, own=True, problem=BEYOND),),
             None,
             Mode.INFER,
-            "start lower, with --batch-size 1",
+            "No size that was measured keeps the latency limit",
         ),
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 import torch
 from graph_stand_in import record_on_cpu
 from PIL import Image
+from real_session import short_trials
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
@@ -621,9 +622,10 @@ def test_the_command_writes_a_changed_script_and_verifies_it(tmp_path, capfd, mo
     path = copies("reference", tmp_path)
     monkeypatch.chdir(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.py")}
-    command = ["reference.py", "--headless", "--budget", "45s", "--device", "cpu", "--only", "threads,fused_optimizer"]
+    command = ["reference.py", "--headless", "--budget", "15s", "--device", "cpu", "--only", "threads,fused_optimizer"]
     files = ["--export", "reference.tuned.py", "--json", "report.json", "--report", "report.md", "--diff"]
-    assert main([*command, "--accept", "fused_optimizer=fused", *files]) == 0
+    with short_trials():
+        assert main([*command, "--accept", "fused_optimizer=fused", *files]) == 0
     said = capfd.readouterr()
     report = json.loads((tmp_path / "report.json").read_text())
     if report["stack"]["settings"]:  # on a busy machine there may be none

@@ -91,4 +91,4 @@ class TestADraft:
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
         (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
         with pytest.raises(TargetError, match="no update of weights within"):
-            init.run([str(tmp_path / "waits.py"), "--budget", "8s"])
+            init.run([str(tmp_path / "waits.py"), "--budget", "3s"])

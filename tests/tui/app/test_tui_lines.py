@@ -86,7 +86,7 @@ async def test_gauges_are_shown_where_there_is_room() -> None:
 
 async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
     async with driven(cpu_history()) as (pilot, app, _control):
-        app.query_one(GaugeStrip).reading = replace(READING, gpus=())
+        app.query_one(GaugeStrip).show_reading(replace(READING, gpus=()))
         await settle(pilot)
         assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
 
@@ -110,6 +110,5 @@ async def test_gauges_that_fail_are_read_no_more() -> None:
     app._read_gauges = broken
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
         assert app.query_one(GaugeStrip)._read is None
         control.cancel()
