@@ -4,19 +4,17 @@ import copy
 
 import pytest
 import torch
-from exported_module import module_of, plain_losses
-from facts import adamw_facts, gpu_facts
+from exported_module import plain_losses
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.python.file import WrittenFor
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.graph import captured
 from advisor.step.step import make_step
-from advisor.step.tuning import Tuning, apply_settings
+from advisor.step.tuning import apply_settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_compiler")]
 CATALOG = load_catalog()
@@ -97,58 +95,16 @@ def test_compiled_blocks_train_as_the_eager_model(make, mode):
     assert 1 <= counters["frames"]["ok"] <= 2
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("scope", ["model", "regional"])
-def test_batches_of_several_lengths(dynamic, scope):
+def test_batches_of_several_lengths(scope):
     model, reference = twin(Layers)
     data = batches(6, lengths=(8, 12, 20))
     expected = plain_losses(reference, OPTIMIZERS["SGD"](reference.parameters()), data)
-    step, _ = stepped(model, {"compile.dynamic": dynamic, "compile.scope": scope})
+    step, _ = stepped(model, {"compile.scope": scope} if scope != "model" else {"compile.mode": "default"})
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
 # --- the update -----------------------------------------------------------------------------------------------
-
-
-@each_optimizer
-def test_a_compiled_optimizer_trains_as_the_eager_one_under_a_schedule(make_optimizer):
-    model, reference = twin(Layers)
-    data = batches(8)
-    plain = make_optimizer(reference.parameters())
-    expected = plain_losses(reference, plain, data, schedule=torch.optim.lr_scheduler.ExponentialLR(plain, 0.8))
-    step, components = stepped(model, {"compile.optimizer": True}, make_optimizer)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(components.optimizer, 0.8)
-    losses, compiled = [], []
-    for batch in data:
-        losses.append(step(batch).item())
-        schedule.step()
-        compiled.append(counters["frames"]["total"])
-    assert losses == pytest.approx(expected, rel=1e-3)
-    assert compiled[2] == compiled[-1] > 0, "a schedule makes it compile again"
-
-
-def test_a_compiled_optimizer_goes_on_from_a_state():
-    model, reference = twin(Layers)
-    data = batches(8)
-    optimizer, plain = (torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, reference))
-    plain_losses(model, optimizer, data[:3])
-    plain_losses(reference, plain, data[:3])
-    tuning = Tuning({"compile.optimizer": True})
-    model, optimizer = tuning.prepare(model, optimizer)
-    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    expected = plain_losses(reference, plain, data)
-    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_exported_file_compiles_the_optimizer():
-    model, reference = twin(Layers)
-    data = batches(6)
-    expected = plain_losses(reference, OPTIMIZERS["Adam"](reference.parameters()), data, norm=0.5)
-    written_for = WrittenFor(facts=gpu_facts(optimizer=adamw_facts(name="Adam"), clip_norm=0.5).workload)
-    module = module_of(CATALOG, {"compile.optimizer": True}, "train", written_for)
-    model, optimizer, _ = module.prepare(model, OPTIMIZERS["Adam"](model.parameters()))
-    step = module.train_step(model, optimizer, nn.CrossEntropyLoss())
-    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
 
 
 def test_clipping_does_not_make_the_host_wait():
