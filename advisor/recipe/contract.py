@@ -441,8 +441,7 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    text = (module.__doc__ or "").strip()
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text)
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (module.__doc__ or "").strip())
 
 
 def section_of(text: str, heading: str) -> str:

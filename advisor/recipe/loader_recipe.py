@@ -57,8 +57,7 @@ class LoaderRecipe(Recipe):
     def options(self, value: Value) -> Mapping[str, Any]:
         """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
 
-        Where code has to compute one, it is an :class:`Expression` of ``loader``, ``device`` and the functions of
-        ``module``. The loader stays as it is where there are none.
+        A computed one is an :class:`Expression` of ``loader``, ``device`` and the functions of ``module``.
         """
         return {self.key.partition(".")[2]: value}
 
@@ -66,11 +65,11 @@ class LoaderRecipe(Recipe):
         options = self.options(value)
         if not options or not workload.has_loader:
             return
-        functions = names_in(self.module) if self.module else {}
-        names = {**functions, "loader": workload.data, "device": workload.plan.device}
+        names = {"loader": workload.data, "device": workload.plan.device}
+        names |= names_in(self.module) if self.module else {}
         given = dict(options)
         try:
-            for name in [name for name, option in options.items() if isinstance(option, Expression)]:
+            for name in (name for name, option in options.items() if isinstance(option, Expression)):
                 given[name] = eval(options[name], names)  # noqa: S307 - our own code
         except Exception as error:  # the dataset and the collate function are the user's
             raise RefusedError(str(error) or type(error).__name__) from error
