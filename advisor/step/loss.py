@@ -51,7 +51,8 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
     """The form of a loss by its signature; None if that leaves it open.
 
     The name or annotation of the first parameter decides, else a second parameter with a name for labels. A module is
-    always called with output and target, and so is a loss of one argument or of more than two targets.
+    always called with output and target, and so is a loss of one argument or of more than two targets. Raises LossError
+    for a loss of a target and an output, in this order.
     """
     if loss is None:
         return LossForm.OWN
@@ -64,6 +65,8 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
     is_model = isinstance(first.annotation, type) and issubclass(first.annotation, torch.nn.Module)
     if is_model or first.name in MODEL_NAMES:
         return LossForm.MODEL_BATCH
+    if first.name in _LABEL_NAMES and second in _OUTPUT_NAMES:
+        raise LossError(f"the loss takes {first.name} first: pass `lambda output, target: loss(target, output)`.")
     of_output = first.name in _OUTPUT_NAMES or second in _LABEL_NAMES or takes_output_only(loss)
     return LossForm.OUTPUT_TARGET if of_output else None
 
