@@ -171,10 +171,9 @@ class GraphedStep:
         if buffers != [id(one) for module in self._modules() for one in module.buffers()]:
             self._give_up("it replaces a buffer in each step: write into the buffer, as by copy_()")
             return expected
-        after = self._near()
         drew, moved = (saved.drew(), saved.moved()) if saved else (True, None)
         parameters = [one for module in self._modules() for one in module.parameters()]
-        gradients = {one: one.grad for one in (*self._trained(), *parameters)}
+        gradients, after = {one: one.grad for one in (*self._trained(), *parameters)}, self._near()
         try:
             static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
             recorded = self._record(static, gradients)

@@ -209,7 +209,7 @@ class TensorRates:
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:
     """Let an optimizer count its steps on the device, so that a graph can hold its step; only where its class can."""
-    if device.type == "cuda" and torch_class(optimizer) is not None and "capturable" in optimizer.defaults:
+    if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
         set_options(optimizer, capturable=True)
 
 
@@ -218,7 +218,7 @@ def updates_without_host(optimizer: Any) -> bool:
 
     The hooks of a step are functions on the host, which a graph would leave out.
     """
-    before, after = (getattr(optimizer, f"_optimizer_step_{when}_hooks", {}).values() for when in ("pre", "post"))
+    before, after = optimizer._optimizer_step_pre_hooks.values(), optimizer._optimizer_step_post_hooks.values()
     has_hooks = any(after) or any(hook is not begin_momenta for hook in before)
     return torch_class(optimizer) is not None and not has_hooks and all(map(on_device, optimizer.param_groups))
 
