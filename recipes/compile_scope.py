@@ -12,7 +12,7 @@ writes the largest tensor several times; compiled with the last layer, once or t
 When it does not:
 `regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape. `with_loss` gains
 nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix products alone:
-compiling the whole model fuses more.
+compiling the whole model fuses more. A queue that the loss writes gets wrong gradients by `with_loss` in PyTorch 2.14.
 
 Numerics:
 close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not `pointwise`).

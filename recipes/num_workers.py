@@ -11,11 +11,11 @@ When it does not:
 The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
 seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
 slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
-iterable dataset that does not ask for `get_worker_info()` gets one worker at most.
+iterable dataset that does not ask for `get_worker_info()` gets one worker at most. Open files in the workers.
 
 Numerics:
 exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
-documents. Several workers reorder an iterable dataset.
+documents. Several workers reorder an iterable dataset, and each forms a last batch of its own.
 
 References:
 PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.

@@ -152,17 +152,23 @@ class GraphedStep:
 
     def _capture(self, key: Any, batch: Any) -> Any:
         """Run one step eagerly, capture it, and compare a replay from the same state; the result of one of the two."""
-        saved = self._saved()
+        saved, before = self._saved(), self._near()
+        buffers = [id(one) for module in self._modules() for one in module.buffers()]
         expected = self._run(batch)
+        if buffers != [id(one) for module in self._modules() for one in module.buffers()]:
+            self._give_up("it replaces a buffer in each step: write into the buffer, as by copy_()")
+            return expected
         drew, moved = (saved.drew(), saved.moved()) if saved else (True, None)
         parameters = [one for module in self._modules() for one in module.parameters()]
-        gradients = {one: one.grad for one in (*self._trained(), *parameters)}
+        gradients, after = {one: one.grad for one in (*self._trained(), *parameters)}, self._near()
         try:
             static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
             recorded = self._record(static, gradients)
         except Exception as error:  # whatever the user's code or CUDA raises
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient
+            for place, value in after:
+                place.put(value)
             self._give_up(reason_of(error), error)
             return expected
         self._recorded[key] = recorded
@@ -175,6 +181,8 @@ class GraphedStep:
         if drew or (_agree(result, expected, _SAME_RESULT) and _agree(saved.moved(), moved, _SAME_ROUGHLY)):
             return result
         saved.restore()
+        for place, value in before:
+            place.put(value)
         self._give_up("a replay computes something else than the step: it reads values that a graph cannot follow")
         return self._run(batch)
 
@@ -241,6 +249,11 @@ class GraphedStep:
     def _places(self) -> list[Place]:
         """The places near the step: of its loss or function, and the attributes of the model's modules."""
         return [*places_near(self._call), *numbers_of_modules(self.step.model)]
+
+    def _near(self) -> list[tuple[Place, Any]]:
+        """The values near the step, and the attributes of all modules."""
+        held = [Place(vars(one), name) for module in self._modules() for one in module.modules() for name in vars(one)]
+        return [(place, place.value()) for place in (*places_near(self._call), *held)]
 
     def _saved(self) -> Saved | None:
         """Copies of what a step changes; None where they would take more than a quarter of the free memory."""

@@ -70,14 +70,10 @@ def hears_of_epochs(dataset: Any) -> bool:
 
 
 def divides_samples(loader: DataLoader[Any]) -> bool:
-    """Whether an iterable dataset divides its samples among workers: its code calls ``get_worker_info``.
-
-    The source of its classes and of ``worker_init_fn`` is searched, but not PyTorch's own.
-    """
-    modules = {getattr(one, "__module__", "") for one in (*type(loader.dataset).__mro__, loader.worker_init_fn)}
-    for name in modules:
-        with suppress(KeyError, OSError, TypeError):  # a module that is built in, or was typed into an interpreter
-            if not name.startswith("torch.") and "get_worker_info" in inspect.getsource(sys.modules[name]):
+    """Whether the source of an iterable dataset's classes, or of ``worker_init_fn``, calls ``get_worker_info``."""
+    for one in (*type(loader.dataset).__mro__, loader.worker_init_fn or object):
+        with suppress(OSError, TypeError):  # built in, no function, or typed into an interpreter
+            if not getattr(one, "__module__", "").startswith("torch.") and "get_worker_info" in inspect.getsource(one):
                 return True
     return False
 

@@ -50,17 +50,19 @@ class LossError(TypeError):
 def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
     """The form of a loss by its signature; None if that leaves it open.
 
-    The name or annotation of the first parameter decides, else a second parameter with a name for labels. A module is
-    always called with output and target, and so is a loss of one argument or of more than two targets.
+    The name or annotation of the first parameter decides, else a second parameter with a name for labels. Modules and
+    losses of one argument or of more than two targets get output and target. LossError for ``loss(target, output)``.
     """
     if loss is None:
         return LossForm.OWN
+    named = [one for one in parameters_of_loss(loss) if one.kind is not one.VAR_POSITIONAL][:2]
+    first, second = named[0] if named else None, named[1].name if len(named) > 1 else ""
+    if first and first.name in _LABEL_NAMES and second in _OUTPUT_NAMES:
+        raise LossError(f"the loss takes {first.name} first: pass `lambda output, target: loss(target, output)`.")
     if isinstance(loss, torch.nn.Module):
         return LossForm.OUTPUT_TARGET
-    named = [one for one in parameters_of_loss(loss) if one.kind is not one.VAR_POSITIONAL][:2]
-    if not named:
+    if first is None:
         return None
-    first, second = named[0], named[1].name if len(named) > 1 else ""
     is_model = isinstance(first.annotation, type) and issubclass(first.annotation, torch.nn.Module)
     if is_model or first.name in MODEL_NAMES:
         return LossForm.MODEL_BATCH

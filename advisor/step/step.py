@@ -82,7 +82,7 @@ class TrainStep(Step):
 
     ``form`` is the form of the loss; with None its signature decides. ``scaler`` is the gradient scaler, if any.
     ``state_dict`` and ``load_state_dict`` cover the rest of a checkpoint, after model and optimizer. Raises ValueError
-    for an optimizer that calls the loss itself.
+    for an optimizer that calls the loss itself, and for a CUDA graph with an optimizer that is none of PyTorch's.
     """
 
     def __init__(
@@ -93,6 +93,8 @@ class TrainStep(Step):
                 f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure), which train_step "
                 "cannot do. Keep your own loop: optimizer.step(closure) works on what prepare returns."
             )
+        if plan.cuda_graph and not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError("step.cuda_graph needs a torch.optim.Optimizer, and this is a wrapper: leave one out.")
         super().__init__(model, plan)
         self.optimizer = optimizer
         self.call = LossCall(model, loss, form)

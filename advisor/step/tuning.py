@@ -195,8 +195,8 @@ class Tuning:
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
             raise RuntimeError(
-                "this model was prepared for inference: pass the optimizer too, `model, optimizer = "
-                "tuning.prepare(model, optimizer)`, and train with the one that comes back"
+                "this model was prepared for inference: pass the optimizer too (of your own wrapper, the one inside), "
+                "`model, optimizer = tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
         if not model.training:
             model.train()

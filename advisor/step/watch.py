@@ -37,6 +37,13 @@ class Place(NamedTuple):
         except ValueError:
             return None
 
+    def put(self, value: Any) -> None:
+        """Let the name hold this value."""
+        if isinstance(self.holder, dict):
+            self.holder[self.name] = value
+        else:
+            self.holder.cell_contents = value
+
 
 def places_near(call: Any) -> list[Place]:
     """The places that a function, method, module or callable object reads, each once; none for None.
@@ -118,20 +125,20 @@ class Watch:
         parts: list[Any] = [one for module in modules for one in (module._parameters, module._buffers, module._modules)]
         parts = [part for part in parts if part and isinstance(part, dict)]  # TorchScript has no dictionaries
         placed = [one for one in parameters if one.layout is torch.strided and not hasattr(one, "__tensor_flatten__")]
-        hooks = [getattr(module, name) for module in modules for name in ("_forward_hooks", "_forward_pre_hooks")]
+        hooks = [getattr(one, f"_{kind}_hooks") for one in modules for kind in ("forward", "forward_pre", "backward")]
         states = [(optimizer, optimizer.state) for optimizer in optimizers]
         # A learning rate is in a tensor of the captured update.
         options = [(one, [name for name in one.defaults if name != "lr"]) for one in optimizers]
         values = _reader([place for place in places if type(place.value()) in PLAIN])
-        tensors = _reader([place for place in places if isinstance(place.value(), torch.Tensor)])
+        whole = _reader([one for one in places if isinstance(value := one.value(), torch.Tensor) or callable(value)])
         checks: list[tuple[str, Callable[[], Any]]] = [
             ("other layers are in training mode", lambda: list(map(dict.get, attributes, repeat("training")))),
             ("layers or parameters were replaced", lambda: list(map(id, chain.from_iterable(map(dict.values, parts))))),
             ("the memory of a parameter changed", lambda: list(map(torch.Tensor.data_ptr, placed))),
             ("other parameters require gradients", lambda: list(map(_REQUIRES_GRAD, parameters))),
-            ("hooks were added or removed", lambda: sum(map(len, hooks))),
+            ("hooks or attributes were added or removed", lambda: sum(map(len, chain(hooks, attributes)))),
             ("a number near the step changed", values),
-            ("a tensor near the step was replaced", lambda: list(map(id, tensors()))),
+            ("a tensor or function near the step was replaced", lambda: list(map(id, whole()))),
             ("a gradient was cleared", lambda: [id(one.grad) for one in kept]),
             ("the optimizer loaded a state", lambda: [one.state is state for one, state in states]),
             (

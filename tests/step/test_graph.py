@@ -47,6 +47,12 @@ CHANGES = {
     "group with a rate of its own": group_of_its_own,
     "number of the model": lambda model, optimizer: setattr(model, "scale", 0.5),
     "hook of a layer": lambda model, optimizer: model.last.register_forward_hook(lambda *call: 2 * call[-1]),
+    "hook of a backward pass": lambda model, optimizer: model.last.register_full_backward_hook(
+        lambda _, inputs, outputs: (2 * inputs[0],)
+    ),
+    "another forward": lambda model, optimizer: setattr(
+        model.last, "forward", lambda x, usual=model.last.forward: 2 * usual(x)
+    ),
     "hook before a layer": lambda model, optimizer: model.norm.register_forward_pre_hook(lambda _, x: (x[0] + 0.5,)),
 }
 
@@ -88,6 +94,18 @@ def of_a_closure():
     return loss, assign
 
 
+def of_a_function():
+    choice = SimpleNamespace(reduce=torch.mean)
+
+    def loss(model, batch):
+        return choice.reduce(functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+    def assign(value):
+        choice.reduce = torch.mean if value == 1.0 else torch.sum
+
+    return loss, assign
+
+
 def of_a_flag():
     options = SimpleNamespace(kind="whole", smooth=False)
 
@@ -109,7 +127,7 @@ def of_a_global_in_a_method():
     return Weighted().loss, of_a_global()[1]
 
 
-PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_global_in_a_method]  # others: tests/loops
+PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_function, of_a_global_in_a_method]  # others: tests/loops
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -294,6 +312,32 @@ def test_a_loss_that_counts_its_calls_runs_eagerly():
         run(step, batches())
     assert len(said) == 1
     assert not step.captured
+    assert calls.made == STEPS
+
+
+class Centred(nn.Module):
+    """Keeps a mean of its inputs, which each call replaces."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.layers, self.mean = net(), mean
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + x.detach().mean(0)
+        return self.layers(x * (1 + self.mean))
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"),
+    [(nn.Buffer(torch.zeros(6)), "replaces a buffer in each step"), (torch.zeros(6), "computes something else")],
+)
+def test_a_step_that_goes_on_from_what_it_replaced_runs_eagerly_from_the_same_state(mean, words):
+    models = [Centred(mean), Centred(mean)]
+    optimizers = [sgd(model.parameters()) for model in models]
+    step = graphed(models[0], optimizers[0])
+    with pytest.warns(UserWarning, match=words):
+        losses = run(step, batches())
+    assert losses == pytest.approx(run(plain(models[1], optimizers[1], of_model), batches()), rel=1e-5)
 
 
 class Lion(torch.optim.Optimizer):

@@ -225,6 +225,11 @@ def test_workers_see_what_the_loop_changed_between_epochs_and_persistent_ones_do
     assert found == stages
 
 
+class Plain(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
 class Sharded(IterableDataset):
     def __iter__(self):
         worker = get_worker_info()
@@ -233,6 +238,7 @@ class Sharded(IterableDataset):
 
 def test_a_stream_that_asks_for_its_worker_may_have_several(tmp_path, monkeypatch):
     assert divides_samples(DataLoader(Sharded()))
+    assert not divides_samples(DataLoader(Plain()))  # beside one that does, in the same module
     assert rebuild(DataLoader(Sharded()), num_workers=2).num_workers == 2
     (tmp_path / "streams_of_this_test.py").write_text(
         "import torch\n\n\nclass Plain(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield 1\n"

@@ -68,6 +68,17 @@ def test_a_signature_tells_the_form_or_leaves_it_open(loss, form):
     assert form_of(loss) is form
 
 
+class TargetFirst(nn.Module):
+    def forward(self, y_true, y_pred):
+        return (y_true - y_pred).clamp(min=0).mean()
+
+
+@pytest.mark.parametrize("loss", [TargetFirst(), lambda y_true, y_pred: None])
+def test_a_loss_of_a_target_and_an_output_in_this_order_is_refused(loss):
+    with pytest.raises(LossError, match=r"takes y_true first: pass `lambda output, target: loss\(target, output\)`"):
+        form_of(loss)
+
+
 BATCH = torch.arange(24.0).reshape(4, 6), torch.tensor([0, 1, 2, 0])
 
 

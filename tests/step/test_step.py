@@ -173,6 +173,15 @@ def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
         train_step(model, torch.optim.LBFGS(model.parameters()))
 
 
+def test_a_wrapper_that_is_no_optimizer_is_refused_for_a_graph_in_a_sentence():
+    class Wrapper:
+        def step(self):
+            """Run the optimizer's step."""
+
+    with pytest.raises(ValueError, match=r"needs a torch.optim.Optimizer, and this is a wrapper"):
+        train_step(net(), Wrapper(), cuda_graph=True)
+
+
 @pytest.mark.parametrize("zero_grad", ["none", "manual"])
 def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_grad):
     model = net()
