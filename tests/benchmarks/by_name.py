@@ -15,7 +15,6 @@ import datetime
 import itertools
 import json
 import math
-import os
 import sys
 import tempfile
 import threading
@@ -25,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import HERE, ROOT
-from lanes import cores_of, environment_of, run_lanes, say
-from processes import FailedError
-from session import PATIENCE_S, run_command
+from lanes import Lane, run_lanes
+from processes import FailedError, run_command
+from session import PATIENCE_S
 from tables import one_line, table
 
 ROWS, PAGE = HERE / "by_name.csv", ROOT / "docs" / "results.md"
@@ -72,19 +71,14 @@ COLUMNS = ("model", "mode", "batch", "as written", "bf16, compiled", "found", "m
 Row = dict[str, Any]
 
 
-def measured(target: str, mode: str, budget_s: int, lane: tuple[int, int], folder: Path) -> Row:
-    """A row: a session of the target, and a check of the settings that every reader would have tried.
-
-    ``lane`` is the number of the lane, and how many there are.
-    """
+def measured(target: str, mode: str, budget_s: int, lane: Lane, folder: Path) -> Row:
+    """A row: a session of the target, and a check of the settings that every reader would have tried."""
     files = folder / f"{target}-{mode}".replace("/", "-")
     report, compiled = files.with_suffix(".json"), files.with_suffix(".yaml")
     compiled.write_text(COMPILED[mode], encoding="utf-8")
-    environment = {**os.environ, **environment_of(*lane), "PERF_ADVISOR_STATE": str(folder / f"state-{lane[0]}")}
+    environment = {**lane.environment, "PERF_ADVISOR_STATE": str(folder / f"state-{lane.number}")}
     limit_s = budget_s + PATIENCE_S
-    command = [sys.executable, "-m", "advisor"]
-    if cores := cores_of(*lane):
-        command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
+    command = [*lane.prefix, sys.executable, "-m", "advisor"]
     options = ["--mode", mode, "--budget", f"{budget_s}s"]
     row: Row = {"model": target, "mode": mode, "date": datetime.date.today().isoformat(), "budget_s": budget_s}
     session = [*command, target, *options, "--headless", "--no-verify", "--skip", "batch_size", "--json", str(report)]
@@ -179,11 +173,11 @@ def main() -> None:
     rows, lock, ends = read_rows(), threading.Lock(), time.monotonic() + given.within
     known = {(row["model"], row["mode"]) for row in rows.values() if not row["failed"]}
 
-    def measure(target: str, mode: str, lane: int, folder: Path) -> None:
+    def measure(target: str, mode: str, lane: Lane, folder: Path) -> None:
         if time.monotonic() + 2 * given.budget > ends:
             return
-        row = measured(target, mode, given.budget, (lane, given.lanes), folder)
-        say(lane, f"{target} {mode}", row.get("failed") or f"{row.get('speedup')}x")
+        row = measured(target, mode, given.budget, lane, folder)
+        lane.say(f"{target} {mode}", row.get("failed") or f"{row.get('speedup')}x")
         with lock:
             rows[tuple(row.get(name, "") for name in KEY)] = row
             write_rows(rows.values())

@@ -1,19 +1,11 @@
 """The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SMALL = HERE / "small.py"
-# Those that have a small form: one for each form of a loss and of data, and each change that is made by hand.
-SMALL_NAMES = (
-    *("small_resnet18", "r3d", "bert", "llama", "lstm", "autoencoder", "jpeg", "jpeg128", "mlp12", "physics"),
-    *("infer1", "bert_infer8"),
-)
-SMALL_BATCH = 2
 # Usual seconds that timing all variants of a workload takes on a GPU, compilation included. Estimated.
 TIMING_S, LONG_TIMING_S = 60, 110
 
@@ -74,7 +66,6 @@ class Options:
     timed_s: float = 1.0
     limit_s: float = 150.0
     reuse: bool = False
-    small: bool = False
 
     def file_of(self, workload: Workload) -> Path:
         """The file of a workload's result."""
@@ -132,21 +123,12 @@ WORKLOADS = {
 }
 
 
-def chosen(names: list[str], *, among: Collection[str] = WORKLOADS) -> list[Workload]:
+def chosen(names: list[str]) -> list[Workload]:
     """The workloads of these names or families, all when there are none. Raises KeyError with an unknown one."""
-    there = [workload for workload in WORKLOADS.values() if workload.name in among]
     wanted: dict[str, Workload] = {}
-    for name in names or among:
-        found = [workload for workload in there if name in (workload.name, workload.family)]
+    for name in names or WORKLOADS:
+        found = [workload for workload in WORKLOADS.values() if name in (workload.name, workload.family)]
         if not found:
             raise KeyError(name)
         wanted.update({workload.name: workload for workload in found})
     return list(wanted.values())
-
-
-def small(workload: Workload) -> Workload:
-    """The same workload at a size for a machine without a GPU."""
-    attribute = workload.target.rpartition(":")[2]
-    name = workload.file.stem if attribute == "build" else f"{workload.file.stem}_{attribute}"
-    batch_size = None if workload.trains else min(workload.batch_size or 1, SMALL_BATCH)
-    return replace(workload, title=f"{workload.title}, small", target=f"{SMALL}:{name}", batch_size=batch_size)

@@ -16,7 +16,7 @@ from advisor.workloads.normalise import normalise
 # Frameworks take seconds to import, and some targets need a process of their own.
 pytestmark = pytest.mark.process
 
-OBJECTS = Path(__file__).parents[1] / "models"
+OBJECTS = Path(__file__).parent
 
 
 _no_network = pytest.fixture(autouse=True)(refuse_the_network)
