@@ -15,13 +15,11 @@ from advisor.runner.trials import Runner
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.draws import Feed
-from advisor.trial.profile import ceilings
 from advisor.trial.profile.recording import record_step
 
 pytestmark = pytest.mark.gpu
 
 PLAIN = Profile(step_ms=1000.0, phases={})
-LONGEST_PASS_S = 4.0  # about 2 s on an H200, the first start of CUDA's profiler among them
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,11 +56,6 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
     assert {"data wait", "host-to-device", "forward"} <= names
 
 
-def test_the_whole_pass_is_short(tmp_path):
-    taken = take_profile("mlp12.py:build", tmp_path, device="cuda", clock=time.monotonic)
-    assert taken.seconds < LONGEST_PASS_S
-
-
 def train_step(device, width, dtype=torch.float32):
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -87,17 +80,6 @@ def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
     assert phases["backward"] > phases["forward"] > phases["optimizer"] > 0
     # Three of the five products are the backward's: the first layer needs no gradient of its inputs.
     assert phases["backward"] == pytest.approx(1.5 * phases["forward"], rel=0.3)
-
-
-def test_ranges_are_neither_operators_nor_device_time(cuda):
-    recording, _ = recorded(cuda)
-    names = [row.name for row in (*recording.operators, *recording.by_shape)]
-    assert not {"forward", "backward", "optimizer", "data wait", "cudaDeviceSynchronize"} & set(names)
-    operators = sum(row.device_ms for row in recording.operators)
-    assert operators == pytest.approx(sum(recording.device_phases.values()), rel=0.05)
-    mm = next(row for row in recording.operators if row.name == "aten::mm")
-    assert mm.calls == 3
-    assert mm.device_ms > 0
 
 
 class Sleeps(nn.Module):
@@ -127,20 +109,3 @@ def test_streams_that_overlap_count_once(cuda):
     assert overlapping.device_busy_share == pytest.approx(in_turn.device_busy_share / 2, rel=0.2)
     busy_ms = PLAIN.step_ms * overlapping.device_busy_share
     assert overlapping.device_phases["forward"] == pytest.approx(busy_ms, rel=0.05)
-
-
-def test_ceilings_are_quick_and_plausible(cuda):
-    ceilings.machine_ceilings(cuda, torch.float32)  # libraries load their kernels
-    started = time.perf_counter()
-    measured = ceilings.machine_ceilings(cuda, torch.float32)
-    took_s = time.perf_counter() - started
-    print(measured, took_s)
-    assert took_s < 2
-    products = measured.matmul_flops_per_s
-    assert set(products) == {"float32", "tf32", "bfloat16", "float16"}
-    assert products["float32"] < products["tf32"] < products["bfloat16"]
-    assert products["float16"] == pytest.approx(products["bfloat16"], rel=0.3)
-    transfers = measured.host_to_device_bytes_per_s
-    assert set(transfers) == {"pageable", "pinned"}
-    assert transfers["pageable"] <= 1.1 * transfers["pinned"] < measured.copy_bytes_per_s
-    assert torch.get_float32_matmul_precision() == "highest"

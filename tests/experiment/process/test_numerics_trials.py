@@ -164,7 +164,7 @@ def test_what_draws_other_random_numbers_is_close(bench, recipe, value):
 
 
 @on_the_gpu
-@pytest.mark.parametrize("name", ["small_resnet18", "mlp12", "encoder", "recommender", "autoencoder"])
+@pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
 @pytest.mark.parametrize(
     ("recipe", "value"),
     [
@@ -182,15 +182,6 @@ def test_usual_settings_are_not_taken_for_faults(bench, name, recipe, value):
     assert record.result.measured, record.result
     assert record.numerics.measured is not Numerics.CHANGED, record.numerics
     assert not record.numerics.worse_than_declared, record.numerics
-
-
-@on_the_gpu
-@pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
-@pytest.mark.parametrize("value", ["bfloat16", "float16"])
-def test_usual_settings_are_not_taken_for_faults_in_inference(bench, name, value):
-    text = (WORKLOADS / f"{name}.py").read_text(encoding="utf-8")
-    numerics = bench(text, Mode.INFER).record("autocast", value).numerics
-    assert numerics.measured is Numerics.CLOSE, numerics
 
 
 @on_the_gpu
