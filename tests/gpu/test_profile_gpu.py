@@ -2,15 +2,15 @@
 
 import gzip
 import json
-import time
+from pathlib import Path
 
 import pytest
 import torch
-from profiled import take_profile
 from torch import nn
+from trial_processes import spec_of
 
 from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Mode, Profile
+from advisor.records import Bottleneck, Mode, Outcome, Profile, Profiled, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
@@ -19,6 +19,7 @@ from advisor.trial.profile.recording import record_step
 
 pytestmark = pytest.mark.gpu
 
+WORKLOADS = Path(__file__).parent / "workloads"
 PLAIN = Profile(step_ms=1000.0, phases={})
 
 
@@ -44,9 +45,12 @@ def cuda(tmp_path, monkeypatch):
     ],
 )
 def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
-    taken = take_profile(workload, tmp_path, device="cuda", clock=time.monotonic)
-    profile = taken.profile
-    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.ceilings, taken)
+    messages = []
+    options = {"kind": TrialKind.PROFILE, "measure_s": 1.0, "warmup_limit_s": 3.0, "timeout_s": 250.0}
+    result = Runner().run(spec_of(tmp_path, str(WORKLOADS / workload), device="cuda", **options), messages.append)
+    assert result.outcome is Outcome.MEASURED, (result.reason, result.details)
+    (profile,) = (message.profile for message in messages if isinstance(message, Profiled))
+    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.ceilings)
     assert profile.bottleneck is bottleneck, profile.evidence
     assert evidence in profile.evidence
     assert sum(profile.device_phases.values()) >= 0.9 * profile.device_busy_share * profile.step_ms

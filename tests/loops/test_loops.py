@@ -30,7 +30,6 @@ SETTINGS: Mapping[str, Mapping[str, Value]] = {
     "reduce-overhead": {"compile.mode": "reduce-overhead"},
     "with loss": {"compile.scope": "with_loss"},
     "regional": {"compile.scope": "regional"},
-    "compiled optimizer": {"compile.optimizer": True},
     "captured, with loss": {**FUSED, **GRAPH, "compile.scope": "with_loss"},
 }
 COMPILING = ("compiled", "reduce-overhead", "with loss", "regional", "captured, with loss")

@@ -157,8 +157,7 @@ class Formula(nn.Module):
         return self.back(nn.functional.dropout(torch.sigmoid(x * 1.5) * x + 1, 0.1, self.training))
 
 
-@both_ways
-def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect, monkeypatch):
+def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(monkeypatch):
     compiled, usual = [], torch.compile
 
     def counted(module=None, **options):
@@ -166,7 +165,7 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect
         return usual(module, **options)
 
     model, reference = twin(Formula)
-    changed = effect("compile_scope", "pointwise", model)
+    changed = by_apply("compile_scope", "pointwise", model)
     monkeypatch.setattr(torch, "compile", counted)
     assert changed is model
     for size in (4, 6, 7):
@@ -217,22 +216,7 @@ def test_a_compiled_optimizer_trains_as_the_eager_one_and_a_schedule_compiles_no
 # --- compile.freezing -----------------------------------------------------------------------------------------
 
 
-def frozen_by_code(model):
-    namespace = {"torch": torch, "model": model}
-    exec(CATALOG["cpu_freeze"].code(True), namespace)
-    return torch.no_grad()(namespace["model"])
-
-
-def frozen_by_settings(model, **beside):
-    return make_step(applied(model, {"compile.freezing": True, **beside}, Mode.INFER), None)
-
-
-def frozen_in_inference_mode(model):
-    return frozen_by_settings(model, **{"infer.grad": "inference_mode"})
-
-
-@pytest.mark.parametrize("way", [frozen_by_settings, frozen_by_code, frozen_in_inference_mode])
-def test_parameters_become_constants(way, tmp_path, monkeypatch):
+def test_parameters_become_constants(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.manual_seed(0)
     model = Net()
@@ -241,7 +225,7 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
             model(IMAGES)
     expected = model.eval()(IMAGES)
     saved = {name: value.clone() for name, value in model.state_dict().items()}
-    step = way(model)
+    step = make_step(applied(model, {"compile.freezing": True}, Mode.INFER), None)
     output = step(IMAGES)
     with torch.no_grad():
         model.conv.weight.zero_()
@@ -250,9 +234,8 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
     # The weights are constants of the code by now: what becomes of the parameter has no effect any more.
     assert torch.equal(output, again), "not frozen"
     assert not output.requires_grad
-    if way is not frozen_by_code:
-        model.load_state_dict(saved)
-        torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
+    model.load_state_dict(saved)
+    torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
 
 
 # --- a chunked loss -------------------------------------------------------------------------------------------
