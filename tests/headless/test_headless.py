@@ -10,7 +10,6 @@ from msgspec import structs
 from sample_session import (
     CONTRIBUTION,
     cancelled_history,
-    cpu_history,
     detailed_history,
     failed_history,
     on_the_stack,
@@ -20,9 +19,7 @@ from sample_session import (
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
-from advisor.judging.objective import Goal
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Objective
 from advisor.report.terminal import print_sections
 from advisor.report.whole import summary_sections
 
@@ -54,22 +51,6 @@ def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
     assert "[ 18 %, 1 min 36 s left] autocast=bfloat16  1.12x (1.11–1.13) faster" in lines
     assert "[ 36 %, 1 min 12 s left] cudnn_benchmark=true  same" in lines
     assert sum("compile=max-autotune  out of memory: " in line for line in lines) == 1
-
-
-def test_the_rest_that_is_told():
-    text = "\n".join(progress_of(sample_history()))
-    for words in (
-        "1 x NVIDIA H200",
-        "ResNet, 25.6 M parameters",
-        "baseline: 26.3 ms per step, 2,433 samples/s",
-        "compute-heavy: ",
-        "9 candidates to try; 4 recipes skipped, with the reasons at the end",
-        "cudnn_benchmark cost 11.9 s",
-        "1.97x (1.96–1.98) faster, confirmed",
-        "finished after 2 min 23 s",
-    ):
-        assert words in text
-    assert "No NVIDIA driver" in "\n".join(progress_of(cpu_history()))
 
 
 def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
@@ -152,35 +133,3 @@ def test_a_failed_session_has_no_summary():
 
 
 # --- other objectives -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("objective", "lines", "result", "ranked"),
-    [
-        (
-            Objective.MEMORY,
-            (
-                "autocast=bfloat16  saves 7 % of the memory at 1.12x (1.11–1.13) the speed",
-                "channels_last=channels_last  1.39x (1.38–1.40) as fast in as much memory",
-            ),
-            "ResNet training on 1 x NVIDIA H200: saves 40 % of the memory at 1.97x (1.96–1.98) the speed with "
-            "3 settings, confirmed in turn with the baseline: 9.13 → 5.47 GiB.",
-            "the smallest memory first",
-        ),
-        (
-            Objective.ENERGY,
-            ("autocast=bfloat16  takes 21 % less energy a sample at 1.12x (1.11–1.13) the speed",),
-            "ResNet training on 1 x NVIDIA H200: takes 49 % less energy a sample at 1.97x (1.96–1.98) the speed with "
-            "3 settings, confirmed in turn with the baseline: 252 → 129 mJ a sample.",
-            "the least energy first",
-        ),
-    ],
-)
-def test_another_objective_is_told_by_its_own_figure(objective, lines, result, ranked):
-    goal = events.GoalSet(Goal(objective))
-    history = [goal if isinstance(event, events.GoalSet) else event for event in detailed_history()]
-    progress, told = "\n".join(progress_of(history)), summary_of(history)
-    assert [line for line in lines if line not in progress] == []
-    assert section_of(told, "Result").startswith(result)
-    headings = told.partition(f"\nSettings, {ranked}\n")[2].splitlines()[0].split()
-    assert ("energy" in headings) is (objective is Objective.ENERGY)

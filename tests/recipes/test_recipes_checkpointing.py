@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import pickle
 
 import pytest
 import torch
@@ -130,14 +129,6 @@ def test_checkpointed_blocks_keep_their_inputs_only():
     assert kept < usual / 5
     applied("checkpointing", "none", model)
     assert saved_bytes(model, x) == pytest.approx(usual, rel=0.05)
-
-
-def test_checkpointed_models_can_be_copied_and_pickled():
-    model = applied("checkpointing", "blocks", Stacked())
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.blocks[0].forward.args == (other.blocks[0],)
-        x = torch.randn(8, 16)
-        assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
 
 
 def test_a_model_that_has_a_switch_of_its_own_is_switched_off_and_seen():

@@ -9,7 +9,7 @@ from proposals import CATALOG, reason
 from test_recipes import FACTS, RECIPES
 
 from advisor.recipe.catalog import GAIN_LIMITS, Catalog
-from advisor.records import Bottleneck, Hardware, Mode, Numerics, OperatorRow
+from advisor.records import Bottleneck, Hardware, Mode, Numerics
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
 PROFILED = {
@@ -115,13 +115,6 @@ MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
 )
 def test_what_else_is_on_and_what_the_model_is_made_of_decide(recipe_id, value, facts, beside, expected):
     assert CATALOG.expected_gain(recipe_id, facts, value, beside) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("products_ms", "low", "high"), [(0.0, 1.0, 1.0), (50.0, 1.4, 1.7), (90.0, 2.2, 3.0)])
-def test_tf32_gains_what_the_time_of_matrix_products_permits(products_ms, low, high):
-    rows = (OperatorRow("aten::addmm", 10, 1.0, products_ms), OperatorRow("aten::cudnn_convolution", 9, 1.0, 10.0))
-    facts = gpu_facts(families=LINEAR, parameters=90_000_000, profile=profile_facts(operators=rows))
-    assert low <= gain("tf32", "high", facts) <= high
 
 
 class Strange:

@@ -9,15 +9,12 @@ import torch
 from torch import nn
 
 from advisor.python.file import python_source
-from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.habits import (
-    GRAD_MODES,
     SYNC_WARNING,
     WAYS_TO_CLEAR,
     SyncRecorder,
@@ -62,15 +59,6 @@ def test_the_loss_is_summed_on_the_device():
     assert not step._loss_sum.requires_grad
 
 
-@pytest.mark.parametrize("plan", [{"loss_item": "every_step"}, {"empty_cache": "every_step_with_del"}])
-def test_habits_change_no_number(plan):
-    torch.manual_seed(1)
-    data = [batch() for _ in range(3)]
-    plain, other = train_step(), train_step(**plan)
-    assert [plain(x).item() for x in data] == [other(x).item() for x in data]
-    assert [plain.run(x).item() for x in data] == [other.run(x).item() for x in data]
-
-
 @pytest.mark.parametrize(
     ("loss_item", "empty_cache"), [("accumulated", "never"), ("every_step", "every_step_with_del")]
 )
@@ -88,15 +76,6 @@ def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
     assert ("    #     torch.cuda.empty_cache()" in text) is (empty_cache != "never")
 
 
-@pytest.mark.parametrize("value", ["none", "anomaly", "profiler"])
-def test_debugging_aids_are_switched_and_read_back(value):
-    components = Components(nn.Linear(2, 2), None, None, StepPlan(Mode.TRAIN, "cpu"))
-    CATALOG["debug_off"].apply(components, value)
-    assert _debug_switch() == value
-    CATALOG["debug_off"].apply(components, "none")
-    assert _debug_switch() == "none"
-
-
 # --- ways side by side ----------------------------------------------------------------------------------------
 
 
@@ -109,12 +88,6 @@ def test_every_way_to_clear_gradients_is_timed_and_the_gradients_are_kept():
     assert all(row.phase_ms > 0 and row.step_ms is None for row in rows)
     assert all(p.grad is gradient for p, gradient in zip(step.model.parameters(), before, strict=True))
     assert step.plan.zero_grad == "none"
-
-
-def test_validation_is_timed_in_each_grad_mode():
-    rows = validation_rows(train_step(), batch(), limit_s=0.01)
-    assert [row.way for row in rows] == list(GRAD_MODES)
-    assert all(row.step_ms > 0 and row.phase_ms is None and row.memory_bytes is None for row in rows)
 
 
 def test_validation_leaves_modes_weights_and_statistics_as_they_were():
