@@ -1,8 +1,4 @@
-import contextlib
-
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from advisor.cli.checks import check_export, check_outputs
 from advisor.cli.commands.measure import Measure, measure_parser
@@ -11,7 +7,7 @@ from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, s
 from advisor.errors import UsageError
 from advisor.experiment.outputs import Outputs, beside_own_files
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.figures.options import count_of, device_of, names_of, seconds_of
+from advisor.figures.options import device_of, names_of, seconds_of
 from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Mode, Numerics, Objective
 
@@ -67,16 +63,6 @@ def test_what_is_no_value_is_refused(read, noun, texts):
     for text in texts:
         with pytest.raises(UsageError, match=f"is not a {noun}"):
             read(text)
-
-
-@pytest.mark.parametrize(
-    "parser", [seconds_of, milliseconds_of, bytes_of, shape_of, count_of, device_of, names_of, key_map_of]
-)
-@given(text=st.text(max_size=12))
-@example(text="1\x1f")
-def test_no_text_makes_a_parser_stumble(parser, text):
-    with contextlib.suppress(UsageError):
-        parser(text)
 
 
 def test_a_score_is_asked_for():
@@ -225,12 +211,6 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint, tmp
     assert words in error.message
     assert hint in error.hint
     assert "\n" not in error.message + error.hint
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4))
-def test_no_command_line_makes_the_parser_stumble(arguments):
-    with contextlib.suppress(UsageError, SystemExit):
-        parse(arguments)
 
 
 def test_a_target_named_like_a_command_goes_by_its_file():

@@ -55,31 +55,6 @@ def test_training_arguments(name, tmp_path, monkeypatch):
     assert arguments.accelerator_config.non_blocking is True
 
 
-def test_training_arguments_of_the_other_values(tmp_path):
-    settings = {
-        "precision.autocast": "none",
-        "compile.mode": "none",
-        "optimizer.state": "8-bit",
-        "memory.activation_checkpointing": "none",
-        "data.num_workers": 0,
-        "data.batch_size": 4,
-    }
-    arguments = training_arguments(written("hf_alignment_sft.yaml", tmp_path, settings, on_cpu=True))
-    assert (arguments.bf16, arguments.fp16, arguments.torch_compile) == (False, False, False)
-    assert arguments.optim == "adamw_torch_8bit"
-    assert arguments.gradient_checkpointing is False
-    assert arguments.dataloader_num_workers == 0
-    assert arguments.per_device_train_batch_size == 4
-
-
-def test_the_arguments_of_a_nested_mapping(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    given = yaml.safe_load(written("hf_nested_arguments.yaml", tmp_path, on_cpu=True).read_text())["training_args"]
-    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-    arguments = parser.parse_dict({**given, "learning_rate": float(given["learning_rate"])})[0]
-    assert (arguments.bf16, arguments.optim) == (True, "sgd")
-
-
 def cli_of(path, monkeypatch, tmp_path):
     """LightningCLI on a config, without running anything."""
     from lightning.pytorch.cli import LightningCLI
@@ -96,13 +71,6 @@ def test_lightning_cli_with_an_optimizer(tmp_path, monkeypatch):
     assert (cli.trainer.precision, cli.trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
     optimizer = cli.model.configure_optimizers()[0][0]
     assert optimizer.defaults["fused"] is True
-
-
-def test_arguments_of_lightning_s_trainer(tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
-    arguments = yaml.safe_load(written("lightning_plain_trainer.yaml", tmp_path).read_text())["trainer"]
-    trainer = lightning.Trainer(**{**arguments, "accelerator": "cpu"}, logger=False, enable_checkpointing=False)
-    assert (trainer.precision, trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
 
 
 def test_hydra_composes_and_makes_what_the_config_says(tmp_path):

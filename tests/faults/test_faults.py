@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from planted import TINY_TARGET
-from sample_session import journaled, sample_history
 from trial_processes import building, spec_of
 
 from advisor.cli import main as cli
@@ -187,22 +186,6 @@ def test_a_child_of_a_loaders_worker_ends_with_the_session(tmp_path):
     assert "baseline: " in command(tmp_path, "target.py")
     pid = int((tmp_path / "pid").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.parametrize(
-    ("redirection", "code"), [(">/dev/full", 2), ("2>/dev/full", 0), (">&-", 0), ("<&- >&- 2>&-", 0)]
-)
-def test_a_report_is_written_wherever_the_commands_streams_lead(tmp_path, redirection, code):
-    journaled(sample_history())
-    line = [sys.executable, "-m", "advisor", "report", "--json", "out.json", "--report", "out.md"]
-    shell = ["bash", "-c", f'"$@" {redirection}', "bash", *line]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(shell, env=variables, capture_output=True, text=True, timeout=SOON_S, check=False)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert all((tmp_path / name).stat().st_size for name in ("out.json", "out.md"))
-    refused = [line for line in done.stderr.splitlines() if line.startswith("perf-advisor: ")]
-    assert len(refused) == (1 if code else 0), done.stderr
 
 
 # --- kills ----------------------------------------------------------------------------------------------------

@@ -82,10 +82,6 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
 
 
-def test_a_warning_says_that_it_is_one():
-    assert progress_of([events.Said("the GPU is throttled", "warning")]) == ["[  0 %] warning: the GPU is throttled"]
-
-
 def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     told = next(
         event
@@ -130,6 +126,3 @@ def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
 
 def test_a_failed_session_has_no_summary():
     assert summary_of(failed_history()) == ""
-
-
-# --- other objectives -----------------------------------------------------------------------------------------

@@ -77,15 +77,6 @@ def test_workers_gain_the_time_that_the_step_waits():
     assert gain("num_workers", 16, has_some) == 1.0
 
 
-def test_data_in_memory_is_expected_to_load_faster_without_workers():
-    waits = profile_facts(phases={"data wait": 80.0, "forward": 20.0})
-    without, some = (loader_facts(num_workers=present, on_device_problem="", of_tensors=True) for present in (0, 4))
-    facts = gpu_facts(loader=some, current={"data.num_workers": 4}, profile=waits)
-    assert gain("num_workers", 0, facts) > 1.1 > gain("num_workers", 16, facts)
-    facts = gpu_facts(loader=without, profile=waits)
-    assert gain("num_workers", 16, facts) < 1.1 < gain("on_device", True, facts)
-
-
 CAPTURED, COMPILED = {"step.cuda_graph": True}, {"compile.mode": "default"}
 SMALL, LARGE = gpu_facts(parameters=1_000_000), gpu_facts(families=LINEAR, parameters=100_000_000)
 CONVOLUTIONS = {"conv2d": 53, "linear": 1, "batch_norm": 53}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
@@ -57,23 +56,6 @@ def test_the_loss_is_summed_on_the_device():
     losses = [step(batch()) for _ in range(3)]
     assert step._loss_sum.item() == pytest.approx(sum(loss.item() for loss in losses))
     assert not step._loss_sum.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("loss_item", "empty_cache"), [("accumulated", "never"), ("every_step", "every_step_with_del")]
-)
-def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
-    text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
-    module = {}
-    exec(compile(text, "tuned", "exec"), module)
-    torch.manual_seed(1)
-    data = [batch() for _ in range(3)]
-    reference = train_step(loss_item=loss_item)
-    model = train_step().model
-    step = module["train_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
-    assert [step(x).item() for x in data] == [reference(x).item() for x in data]
-    assert ("    #     loss_sum += loss.detach()" in text) is (loss_item == "accumulated")
-    assert ("    #     torch.cuda.empty_cache()" in text) is (empty_cache != "never")
 
 
 # --- ways side by side ----------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.gains import whole_loop
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, LeftOut, Objective, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.records import Combination, Comparison, LeftOut, Outcome, RoundTimes, StackRecord, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, why_no_stack
 
 
@@ -107,21 +106,6 @@ def test_an_export_without_settings_says_why():
     tried = session(lambda r: r, ended=False)
     tried.combinations = SessionState.of(sample_history()).combinations
     assert why_no_stack(tried) == "nothing that was measured together is measurably faster"
-
-
-def test_every_objective_has_its_words():
-    assert set(WORDS) == set(Objective)
-    assert all(words.short and words.ranked and all(words.better) for words in WORDS.values())
-
-
-def test_one_candidate_alone_is_named_and_several_are_counted():
-    state = session(lambda r: r)
-    names = ("autocast=bfloat16", "fused_optimizer=fused")
-    faster = Comparison(1.5, 1.4, 1.6)
-    state.trials = {name: replace(state.trials[name], comparison=faster) for name in names}
-    assert result_line(state) == "2 of 2 candidates are measurably faster; none were measured together"
-    del state.trials[names[1]]
-    assert result_line(state) == "autocast=bfloat16, the only candidate, is measurably faster"
 
 
 # --- the whole loop of a script -------------------------------------------------------------------------------------

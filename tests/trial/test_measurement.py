@@ -90,23 +90,6 @@ def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     assert percentiles_of(single_steps_ms(clock, measure(clock, 0.002, 0.05), 0.05)) == pytest.approx((2.0, 2.0, 2.0))
 
 
-def test_single_steps_take_no_longer_where_steps_are_slower_than_they_were_in_the_warm_up(clock_of):
-    """As of two threads that wait for each other on a busy machine: 400 of them took 20 s."""
-    clock, step = clock_of(0.03)
-    (block,) = blocks = measure(clock, 0.0003, 0.6)
-    single_steps_ms(clock, blocks, 0.6)
-    assert (block.steps, step.steps - block.steps) == (83, 7)
-
-
-@pytest.mark.parametrize(("step_s", "more"), [(0.1, 0), (0.03, 7)])
-def test_blocks_of_one_step_are_single_steps_already(clock_of, step_s, more):
-    clock, step = clock_of(step_s)
-    blocks = measure(clock, step_s, 1.2)
-    times = single_steps_ms(clock, blocks, 1.2)
-    assert step.steps - sum(block.steps for block in blocks) == more
-    assert percentiles_of(times) == pytest.approx((1e3 * step_s,) * 3)
-
-
 @pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
 def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
     clock, _ = clock_of(0.001)
@@ -132,14 +115,6 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
-
-
-def test_an_epoch_that_fits_in_the_time_is_a_block(clock_of):
-    clock, _ = clock_of(*([0.03] * 8 + [0.001] * 32) * 40)
-    clock.cycle_of = lambda most: 40 if most >= 40 else 8
-    blocks = measure(clock, 0.0068, 0.3)
-    assert {block.steps for block in blocks} == {40}
-    assert len({round(block.step_ms, 6) for block in blocks}) == 1
 
 
 def loader_of(samples, **options):

@@ -39,10 +39,6 @@ def test_a_text_may_end_in_one_of_several_tokens(transformers):
 
 SMALL_T5 = ("d_model=16", "d_kv=8", "d_ff=16", "num_layers=1", "num_decoder_layers=1", "num_heads=2", "vocab_size=50")
 SMALL_VIT = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16", "image_size=32")
-SMALL_WHISPER = (
-    *("d_model=16", "encoder_layers=1", "decoder_layers=1", "encoder_attention_heads=2", "decoder_attention_heads=2"),
-    *("encoder_ffn_dim=16", "decoder_ffn_dim=16", "max_source_positions=20", "max_target_positions=16"),
-)
 SMALL_SOUND = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16")
 
 
@@ -52,7 +48,6 @@ SMALL_SOUND = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2",
         ("gpt2", ("n_layer=1", "n_embd=16", "n_head=2", "n_positions=16", "vocab_size=50"), "input_ids", (2, 16)),
         ("t5", SMALL_T5, "input_ids", (2, 32)),
         ("vit", SMALL_VIT, "pixel_values", (2, 3, 32, 32)),
-        ("whisper", SMALL_WHISPER, "input_features", (2, 80, 40)),
         ("wav2vec2", (*SMALL_SOUND, "num_conv_pos_embeddings=4", "num_conv_pos_embedding_groups=2",
                       "conv_dim=[8,8]", "conv_kernel=[10,3]", "conv_stride=[40,4]", "num_feat_extract_layers=2"),
          "input_values", (2, 16000)),
@@ -193,25 +188,3 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("where their shapes fit" in note for note in larger.notes)
-
-
-def test_a_class_that_is_in_no_table_of_transformers_is_found_beside_its_configuration():
-    loop = load("hf:superpoint", batch_size=1, input_shape=(1, 3, 64, 64))
-    assert type(loop.model).__name__ == "SuperPointForKeypointDetection"
-    one_step(loop)
-
-
-def test_the_patches_of_a_grid_come_with_its_rows_and_columns(transformers):
-    sizes = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 28}
-    config = type(transformers.Qwen2VLConfig().vision_config)(**sizes, spatial_merge_size=2, temporal_patch_size=2)
-    loop = normalise(config, TargetSpec("hf:qwen2_vl_vision", "/", device="cpu", batch_size=2))
-    assert loop.data["grid_thw"].tolist() == [[1, 8, 8], [1, 8, 8]]
-    assert loop.data["hidden_states"].shape == (2 * 8 * 8, 3 * 2 * 28 * 28)
-    one_step(loop)
-
-
-def test_classes_of_a_decoder_are_read_at_the_end_of_each_text(transformers):
-    config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=50)
-    model = transformers.GPT2ForSequenceClassification(config)
-    loop = normalise(model, TargetSpec("model.py:model", "/", device="cpu", batch_size=2, mode=Mode.INFER))
-    assert one_step(loop).logits.shape == (2, 2)

@@ -25,7 +25,6 @@ from advisor.records import Mode
 from advisor.step.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-COMPILES = ("compile_scope", "compile_dynamic", "compile_optimizer", "cpu_freeze")
 
 
 # --- compile.mode ---------------------------------------------------------------------------------------------
@@ -257,11 +256,3 @@ def test_a_chunked_loss_is_compiled_without_a_break(scope, eager_backend):
     assert not counters["graph_break"]
     for one, other in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(one, other)
-
-
-# --- the family -----------------------------------------------------------------------------------------------
-
-
-def test_what_compiles_is_tried_late():
-    assert all(CATALOG[recipe_id].expensive for recipe_id in COMPILES)
-    assert CATALOG.cost({"compile.scope": "regional"}) < 1 == CATALOG.cost({"compile.mode": "default"})
