@@ -1,4 +1,4 @@
-"""Small, poor and busy terminals: no colour, sixteen colours, floods of log lines, keys held down."""
+"""Small, poor and busy terminals: no colour, sixteen colours, floods of log lines."""
 
 import threading
 import time
