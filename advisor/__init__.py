@@ -5,7 +5,6 @@ Importing this package never imports torch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,10 @@ from advisor.version import __version__
 
 if TYPE_CHECKING:
     from advisor.headless.tune import Tuned
-    from advisor.proof.builds import ab
     from advisor.step.tuning import Tuning
     from advisor.workloads.workload import Workload
 
-_LATE = {"Workload": "advisor.workloads.workload", "ab": "advisor.proof.builds"}
-__all__ = ["Workload", "__version__", "ab", "load", "tune"]
+__all__ = ["Workload", "__version__", "load", "tune"]
 
 
 def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
@@ -43,7 +40,7 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
     ``workload`` is a ``build`` function, all that one may return, or a target as on the command line. ``budget`` is a
     time such as ``"2m"``, or seconds. ``options``: ``objective``, ``allow``, ``mode``, ``device``, ``batch_size``,
     ``only``, ``skip``, ``min_score``, ``max_drop``, ``steps`` as on the command line, ``evaluate`` (a function, or
-    its name), and ``progress=False`` for no bar. Raises ``advisor.errors.AdvisorError`` when the workload cannot be
+    its name), and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when the workload cannot be
     measured.
     """
     from advisor.headless.tune import tune as tuned
@@ -52,7 +49,9 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class or a function when it is first used: the command line takes signals before its own imports."""
-    if name not in _LATE:
+    """Import the class when it is first used: the command line takes signals before its own imports."""
+    if name != "Workload":
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
+    from advisor.workloads.workload import Workload
+
+    return Workload

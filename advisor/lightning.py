@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from advisor.frameworks import Division, argument, divide
+from advisor.frameworks import Division, divide
 from advisor.records import Value
 from advisor.step.tuning import Tuning
 
@@ -17,16 +17,6 @@ except ImportError:
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _UNSCALES = "_step_supports_amp_scaling"
-_OF_LOADER = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-_OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
-_PLACES = {
-    "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
-    "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
-    "step.accumulate": argument("Trainer", "accumulate_grad_batches"),
-    **{f"data.{name}": argument("DataLoader", name) for name in _OF_LOADER},
-    "parallel.strategy": argument("Trainer", "strategy", {"fully_shard": "ModelParallelStrategy()"}),
-    **{f"parallel.{name}": argument("DDPStrategy", name) for name in _OF_DDP},
-}
 
 
 class TunedCallback(framework.Callback):  # type: ignore[misc]
@@ -34,7 +24,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
 
     The module and its optimizers are changed in place, before a checkpoint is restored into them. Autocast and gradient
     accumulation are set in the Trainer where it has its defaults. Each part of the module is compiled, since
-    ``training_step`` calls the parts. A warning names the settings that belong elsewhere, and where.
+    ``training_step`` calls the parts. A warning names the settings that belong elsewhere.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -86,7 +76,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             **({} if of_ddp is None else {f"parallel.{name}": value for name, value in of_ddp.items()}),
             **({} if of_ddp is None else {"parallel.strategy": "ddp"}),
         }
-        return divide(settings, trainer.strategy.root_device.type, _PLACES, done)
+        return divide(settings, trainer.strategy.root_device.type, done)
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

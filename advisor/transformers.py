@@ -5,12 +5,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from advisor.frameworks import argument, divide
+from advisor.frameworks import divide
 from advisor.recipe.settings import Settings
 from advisor.records import Value
 from advisor.step.tuning import Tuning
 
-_CALL = "TrainingArguments"
 # By setting, the name of the argument that takes its value.
 _NAMED = {
     "step.accumulate": "gradient_accumulation_steps",
@@ -24,13 +23,6 @@ _NAMED = {
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 _NON_BLOCKING = "data.non_blocking"
-_PLACES = {
-    **{key: argument(_CALL, name) for key, name in _NAMED.items()},
-    "precision.autocast": lambda value: f"{_CALL}({_AUTOCAST[str(value)]}=True)",
-    "parallel.strategy": lambda value: f"{_CALL}(fsdp=True)" if value == "fully_shard" else "start it with torchrun",
-    _NON_BLOCKING: lambda value: f'{_CALL}(accelerator_config={{"non_blocking": {value}}})',
-    "loop.loss_item": argument(_CALL, "logging_nan_inf_filter", {"never": False, "every_step": True}),
-}
 
 
 def arguments(path: str | Path) -> dict[str, Any]:
@@ -50,8 +42,8 @@ def arguments(path: str | Path) -> dict[str, Any]:
 class TunedCallback(TrainerCallback):  # type: ignore[misc]
     """Applies the settings of a file when training begins: ``Trainer(..., callbacks=[TunedCallback("tuned.yaml")])``.
 
-    The model and the optimizer are changed in place. A warning says which settings have their place in the
-    ``TrainingArguments`` and are not set there; :func:`arguments` makes those of the same file.
+    The model and the optimizer are changed in place. A warning names the settings for the ``TrainingArguments`` that
+    are not set there; :func:`arguments` makes those of the same file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -64,7 +56,7 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
             settings["compile.scope"] = "model"
         if args.torch_compile:  # the Trainer has compiled it
             settings = {key: value for key, value in settings.items() if not key.startswith("compile.")}
-        division = divide(settings, args.device.type, _PLACES, _done(args))
+        division = divide(settings, args.device.type, _done(args))
         division.warn(type(self).__name__)
         Tuning(division.objects).prepare(kwargs["model"], kwargs["optimizer"])
 

@@ -21,7 +21,7 @@ PyTorch documentation, Autograd mechanics, Locally disabling gradient computatio
 
 from dataclasses import replace
 
-from advisor.figures.formatting import format_bytes, format_ms, format_way
+from advisor.figures.formatting import format_bytes, format_ms
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
 
@@ -47,7 +47,7 @@ class EvalNoGrad(Recipe):
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
         figures = [
-            f"{format_way(row)} {format_ms(row.step_ms)}"
+            f"{row.way} {format_ms(row.step_ms)}"
             + (f" and {format_bytes(row.memory_bytes)}" if row.memory_bytes is not None else "")
             for row in rows
         ]

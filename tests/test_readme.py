@@ -19,7 +19,6 @@ from advisor.cli import grammar
 from advisor.cli.options import OPTIONS
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
-from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
@@ -267,12 +266,6 @@ def test_the_modules_that_the_guides_name_are_there():
     modules = [path for folder in ("advisor", "recipes", "tests", "examples") for path in (ROOT / folder).rglob("*.py")]
     assert named
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []
-
-
-def test_the_events_that_are_told_of_are_there():
-    named = _table_of("event")
-    assert named
-    assert [name for name in named if not hasattr(events, name)] == []
 
 
 def test_the_workflow_runs_commands_that_are_there(user_folder, understand):

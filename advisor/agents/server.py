@@ -6,22 +6,20 @@ return at once, as jobs. Nothing is written but the session's journal, and a fil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from advisor.errors import ExitCode, UsageError
+from advisor.files.folders import scratch_folder
 from advisor.version import __version__
 
 _INSTRUCTIONS = """\
@@ -31,11 +29,21 @@ export to a new file, and prove it with ab. Each speed-up has a 95 or 99 % inter
 """
 _INSPECT_BUDGET = "40s"
 _MOST_ENTRIES, _MOST_LINES = 12, 6
-_LONGEST_WAIT_S, _LOOK_S, _ENDING_S = 60.0, 0.2, 10.0
+_LONGEST_WAIT_S, _ENDING_S = 60.0, 10.0
 # Options that write files, or open the app: those have tools, or no place here.
-_NOT_HERE = ("--export", "--report", "--trace", "--json", "--events", "--force", "--resume", "--recipes")
+_NOT_HERE = ("--export", "--report", "--trace", "--json", "--force", "--resume", "--recipes")
 # Fields of the report that go out as they are, and those of a recommendation.
-_WHOLE = ("target", "bottleneck", "bottleneck_evidence", "stack", "verification", "session_s", "cancelled", "error")
+_WHOLE = (
+    "session",
+    "target",
+    "bottleneck",
+    "bottleneck_evidence",
+    "stack",
+    "verification",
+    "session_s",
+    "cancelled",
+    "error",
+)
 _OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "verdict", "why", "needs_consent")
 
 
@@ -44,56 +52,36 @@ class Job:
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
-        self.began = time.time()
-        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        self._printed: list[str] = []
+        self.output, self._progress = (scratch_folder() / f"{name}.{kind}" for kind in ("json", "log"))
         command = [sys.executable, "-m", "advisor", *arguments]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(  # noqa: S603 - our own command
-            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
-        )
-        self._readers = [
-            threading.Thread(target=self._read, args=(stream, kept), daemon=True)
-            for stream, kept in ((self._process.stdout, self._printed), (self._process.stderr, self.lines))
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream: Any, kept: Any) -> None:
-        for line in stream:
-            kept.append(line.rstrip("\n"))
+        with self.output.open("wb") as output, self._progress.open("wb") as progress:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=progress)  # noqa: S603 - our own
 
     def wait(self, seconds: float) -> bool:
         """Wait up to this long for its end. Return whether it has ended."""
-        until = time.monotonic() + seconds
-        while self._process.poll() is None and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        if self._process.poll() is None:
-            return False
-        for reader in self._readers:
-            reader.join(_ENDING_S)
-        return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
+
+    @property
+    def lines(self) -> list[str]:
+        """The latest lines of its progress."""
+        return self._progress.read_text(encoding="utf-8", errors="replace").splitlines()[-_MOST_LINES:]
 
     @property
     def status(self) -> dict[str, Any]:
         """The state of the job: running, done or failed, with its latest lines."""
         code = self._process.poll()
         state = "running" if code is None else "done" if code in (ExitCode.OK, ExitCode.NOT_WORTH_IT) else "failed"
-        return {"job": self.name, "state": state, "exit_code": code, "lines": list(self.lines)}
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The JSON that it printed. Raises ValueError where there is none."""
-        return dict(json.loads("\n".join(self._printed)))
+        return {"job": self.name, "state": state, "exit_code": code, "lines": self.lines}
 
     def interrupt(self) -> None:
         """Ask the command to end, as Ctrl-C does. Its measurements are kept."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
         """Wait for its end after :meth:`interrupt`, not for ever."""
-        if self._process.poll() is None and not self.wait(_ENDING_S):
+        if not self.wait(_ENDING_S):
             self._process.kill()
             self._process.wait()
 
@@ -158,12 +146,10 @@ class Tools:
         if not found.wait(0):
             return found.status
         try:
-            report = found.report
+            report = dict(json.loads(found.output.read_bytes()))
         except ValueError:
             raise UsageError("the job has no result.", " ".join(found.lines)) from None
-        if "stack" not in report:
-            return report
-        return {**_shortened(report), "session": _session_of(report, found.began)}
+        return _shortened(report) if "stack" in report else report
 
     def explain(self, recipe: str) -> str:
         """Return the text of a recipe: its effect, its limits, its numerics. Without a name: the list of all."""
@@ -201,15 +187,6 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
         "habits": report["habits"][:_MOST_ENTRIES],
         "findings": report["findings"][:_MOST_ENTRIES],
     }
-
-
-def _session_of(report: dict[str, Any], began: float) -> str | None:
-    """The id of the session that wrote a report."""
-    from advisor.experiment.past.journal import list_sessions
-
-    sessions = [one for one in list_sessions() if one.started.timestamp() >= began - 1]
-    own = [one for one in sessions if one.request.target.target == report["target"]]
-    return own[-1].session_id if own else None  # the first that began since: the latest stands first
 
 
 def _run(*arguments: str) -> str:
@@ -258,14 +235,4 @@ def serve() -> int:
             job.interrupt()
         for job in tools.jobs.values():
             job.end()
-    return ExitCode.OK
-
-
-def show_install() -> int:
-    """Print how to add the server to common clients."""
-    command = [sys.executable, "-m", "advisor", "mcp"]
-    entry = {"mcpServers": {"perf-advisor": {"command": command[0], "args": command[1:]}}}
-    print("In a client's JSON configuration, such as mcp.json:\n")
-    print(json.dumps(entry, indent=2))
-    print(f"\nOr by a client's own command:\n\n  CLIENT mcp add perf-advisor -- {shlex.join(command)}")
     return ExitCode.OK

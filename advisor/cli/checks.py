@@ -9,8 +9,8 @@ from advisor.cli.parser import given
 from advisor.errors import UsageError
 from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
 from advisor.export.files import check_replaceable, check_writable
-from advisor.export.formats import formats_of
-from advisor.figures.options import alternatives, named
+from advisor.export.formats import format_for
+from advisor.figures.options import named
 from advisor.records import TargetSpec, Value, text_of
 
 
@@ -47,8 +47,6 @@ def outputs_of(options: argparse.Namespace) -> Outputs:
     for option, value in (("--map", key_map), ("--config-kind", outputs.config_kind)):
         if value and not outputs.config_path:
             raise UsageError(f"{option} needs a config, and none is named.", "Name it with --config FILE.")
-    if outputs.streams_events and not outputs.json_to_stdout:
-        raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
     check_outputs(outputs)
     return outputs
 
@@ -59,14 +57,9 @@ def check_outputs(outputs: Outputs) -> None:
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
-        fitting = [form for form in formats_of(option) if text.lower().endswith(form.suffixes or ("",))]
-        if not any(form.serves(outputs, text) and form.takes(text) for form in fitting):
-            yaml = [".yaml"] if option == "--export" else []
-            endings = dict.fromkeys([*yaml, *(each for form in formats_of(option) for each in form.suffixes)])
-            hint = f"Name one that ends in {alternatives([*endings])}."
-            raise UsageError(f"{option}: {text} has the ending of another kind of file.", hint)
         with named(option):
             check_writable(Path(text))
+        format_for(option, text, outputs)
         other = taken.setdefault(os.path.realpath(text), option)
         if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
             raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")

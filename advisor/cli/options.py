@@ -16,7 +16,7 @@ from advisor.errors import UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S
 from advisor.export.formats import formats_of
 from advisor.figures.options import alternatives, choice_of, count_of, device_of, names_of, seconds_of
-from advisor.files.paths import is_file, is_folder, no_file
+from advisor.files.paths import is_file, is_folder
 from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
 
 # --- readers of values --------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(no_file(text), "Name the script that trains, a .py file.")
+        raise UsageError(f"there is no file {text}.", "Name the script that trains, a .py file.")
     return str(Path(text).resolve())
 
 
@@ -123,14 +123,6 @@ def gpus_of(text: str) -> int:
         return count_of(text)
     except UsageError as error:
         raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
-
-
-def meeting_of(text: str) -> str:
-    """A ``HOST:PORT``, or a host by itself, where torchrun takes its usual port. Raises UsageError."""
-    match = re.fullmatch(r"(\[[^\s\[\]]+\]|[^\s:]+)(?::0*(\d{1,5}))?", text, re.ASCII)
-    if not match or not 0 < int(match[2] or 1) < 2**16:
-        raise UsageError(f"{text!r} is no place to meet.", "Write HOST:PORT, with a port from 1 to 65535.")
-    return text
 
 
 # --- the options --------------------------------------------------------------------------------------------------
@@ -164,7 +156,7 @@ INPUTS: Options = {
 }
 RENDEZVOUS: Options = {
     "--nnodes": _value("N", "machines that take part, with as many GPUs each", count_of, dest="machines", default=1),
-    "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine", meeting_of),
+    "--rdzv-endpoint": _value("HOST:PORT", "where they meet: a port of the first machine"),
     "--rdzv-backend": _value("NAME", "how they meet: c10d (the default), etcd", default="c10d"),
 }
 _TARGETS: Options = {
@@ -221,10 +213,7 @@ _FILES: Options = {
     ),
     **REPORTS,
 }
-_PROGRAMS: Options = {
-    "--headless": _flag("no app; the default when this is no terminal"),
-    "--events": _flag("with --json -: a line of JSON for each event; the report is the last", dest="streams_events"),
-}
+_PROGRAMS: Options = {"--headless": _flag("no app; the default when this is no terminal")}
 # The options of measuring by topics of the help, each with its title and a text.
 TOPICS: Mapping[str, tuple[str, str, Options]] = {
     "targets": (

@@ -2,15 +2,13 @@
 
 import argparse
 import difflib
-import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from advisor.cli.options import INPUTS, OPTIONS, TOPICS
+from advisor.cli.options import INPUTS, OPTIONS
 from advisor.errors import UsageError
 from advisor.figures.formatting import plain
 from advisor.figures.options import named, seconds_of
@@ -59,11 +57,6 @@ class Parser(argparse.ArgumentParser):
                 arguments["type"] = named(name)(read)
             (group or self).add_argument(name, **arguments)
 
-    def add_topic(self, name: str) -> None:
-        """Add the options of a topic, under its title in the help."""
-        title, words, options = TOPICS[name]
-        self.add(*options, group=self.add_argument_group(f"{name}: {title}", textwrap.fill(words, 78)))
-
     def add_exported(self, to_force: str) -> None:
         """Add the arguments of a command that measures exported settings again; ``to_force`` says what is forced."""
         self.add("settings", "target", *INPUTS, "--config")
@@ -82,30 +75,21 @@ class Parser(argparse.ArgumentParser):
         end = [*arguments, "--"].index("--") if self._passes_on else len(arguments)
         passed_on = argparse.Namespace(arguments=tuple(arguments[end + 1 :]))
         options, extra = self.parse_known_args(arguments[:end], passed_on)
-        if extra:
-            words = (value for value in vars(options).values() if isinstance(value, str))
-            raise self._unknown(extra, next((value for value in words if value.endswith(".py")), None))
-        return options
+        if not extra:
+            return options
+        option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
+        if option is None:
+            raise UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
+        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        words = (value for value in vars(options).values() if isinstance(value, str))
+        if script := next((value for value in words if value.endswith(".py")), ""):
+            hint = f"If it is an option of {script}, write it after --: `{self.prog} {script} -- {option} ...`. {hint}"
+        raise UsageError(f"there is no option {option}.", hint + self._help_hint())
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's own complaints into ours."""
-        if match := re.fullmatch(r"argument ([^:]+): expected (.*)", message):
-            option = match[1].split("/")[-1]
-            value = self._option_string_actions[option].metavar
-            written = f"Write {option} {value}. " if isinstance(value, str) else ""
-            raise UsageError(f"{option} expects {match[2]}.", written + self._help_hint())
         raise UsageError(f"{message}.", self._help_hint())
-
-    def _unknown(self, extra: Sequence[str], script: str | None) -> UsageError:
-        """The error for words that no option takes; they may be options of the user's ``script``."""
-        option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
-        if option is None:
-            return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
-        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        if script is not None:
-            hint = f"If it is an option of {script}, write it after --: `{self.prog} {script} -- {option} ...`. {hint}"
-        return UsageError(f"there is no option {option}.", hint + self._help_hint())
 
     def _help_hint(self) -> str:
         return f"`{self.prog} --help` lists what there is."

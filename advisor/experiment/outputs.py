@@ -22,10 +22,9 @@ class Outputs:
     report_path: str | None = None
     config_path: str | None = None  # the user's own file, patched on export
     key_map: Mapping[str, str] = field(default_factory=dict)  # its entry's dotted path in the config, by setting
-    trace_path: str | None = None  # for the profile's Chrome trace, gzipped when it ends in .gz
+    trace_path: str | None = None  # for the profile's Chrome trace, gzipped
     config_kind: ConfigKind | None = None  # the program that reads the config; None when its keys tell
     verify: bool = True  # the export is applied to the target and timed
-    streams_events: bool = False  # standard output gets each event as a line of JSON, the report last
     own_file: str | None = None  # the target's own, whose change can be exported as well
     is_script: bool = False  # it is a script, which has no build()
     shows_diff: bool = False  # the change is printed too

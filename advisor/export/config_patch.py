@@ -11,16 +11,15 @@ from __future__ import annotations
 import difflib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, at, resolved
+from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, TomlDocument, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
 from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
-from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
 from advisor.export.configs.yaml_document import YamlDocument
 from advisor.files.config_file import is_toml
@@ -31,6 +30,7 @@ from advisor.records import ConfigKind, Value, text_of
 _IN_A_GROUP = re.compile(r"\A\s*# @package\b")
 # A word that no config holds, to try whether a path can hold a value.
 _PROBE = "a-value-of-perf-advisor"
+_MAP_HINT = "Name the keys that lead to a plain value, as in trainer.precision or stages[0].lr; or leave --map out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
     writer = _Writer(document, wanted)
     mapped = {key: path for key, path in wanted.key_map.items() if key in wanted.settings}
-    for key, path in _paths_of(mapped, document).items():
+    for key, named in mapped.items():
+        path = _by_path(document, key, named)
         value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
     # The settings that the config's program, or the objects that the config makes, have names for.
@@ -87,7 +88,9 @@ def open_document(text: str, name: str) -> Document:
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
     """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
-    _paths_of(key_map, open_document(text, name))
+    document = open_document(text, name)
+    for key, path in key_map.items():
+        _by_path(document, key, path)
 
 
 def diff(old: str, new: str, name: str) -> str:
@@ -189,17 +192,6 @@ def _with_section(document: Document, settings: Mapping[str, Value]) -> Document
 # --- what --map says --------------------------------------------------------------------------------------------
 
 
-def _paths_of(key_map: Mapping[str, str], document: Document) -> dict[str, Path]:
-    """The entry that each ``--map`` names. Raises UsageError where one names none, or two name the same."""
-    paths = {key: _by_path(document, key, path) for key, path in key_map.items()}
-    for key, path in paths.items():
-        first = next(other for other in paths if paths[other] == path)
-        if first != key:
-            problem = f"{first} and {key} both go to {'.'.join(path)!r} of the config."
-            raise UsageError(problem, "Give one of them another --map.")
-    return paths
-
-
 def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, kind: ConfigKind) -> Scalar:
     """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
     present = at(tree, path)
@@ -211,41 +203,19 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
         return said[0]
     word = in_the_words_of(present, path[-1], key, value)
     if word is None:
-        kind_of_value = "true or false" if isinstance(present, bool) else "a number"
-        raise UsageError(
-            f"{option}: the config's value is {kind_of_value}, and cannot say {text_of(value)}.",
-            "Name a key that takes words, or leave the option out.",
-        )
+        raise UsageError(f"{option}: the config's {text_of(present)} cannot become {text_of(value)}.", _MAP_HINT)
     return word
 
 
 def _by_path(document: Document, key: str, path: str) -> Path:
-    """The entry that ``--map key=path`` names. Raises UsageError when there is none, or it is not a single value."""
+    """The entry that ``--map key=path`` names. Raises UsageError unless there is one, with a single value."""
     parts = re.sub(r"\[([0-9]{1,9})\]", r".\1", path).split(".")
     found = resolved(document.tree, parts)
     option = f"--map {key}={path}"
-    if not found:
-        raise UsageError(f"{option}: the config has no {path!r}.", _what_exists(document.tree, parts))
-    node = at(document.tree, found[0])
-    if isinstance(node, dict | list):
-        kind = "mapping" if isinstance(node, dict) else "list"
-        raise UsageError(f"{option}: {path!r} is a {kind}, not a value.", _what_exists(document.tree, [*parts, ""]))
-    if len(found) > 1:
-        raise UsageError(f"{option}: two places of the config have that path.", "Leave the option out.")
+    if len(found) != 1 or isinstance(at(document.tree, found[0]), dict | list):
+        raise UsageError(f"{option}: the config has no single value at {path!r}.", _MAP_HINT)
     try:
         document.changed(found[0], _PROBE)
     except ObstacleError as error:
-        raise UsageError(f"{option}: {error}.", "Give the path of a plain value, or leave the option out.") from error
+        raise UsageError(f"{option}: {error}.", _MAP_HINT) from error
     return found[0]
-
-
-def _what_exists(tree: Any, parts: Sequence[str]) -> str:
-    """A hint: the keys at the deepest part of the path that exists."""
-    for taken in range(len(parts) - 1, -1, -1):
-        node = next((at(tree, path) for path in resolved(tree, parts[:taken])), None)
-        where = ".".join(parts[:taken]) or "its top level"
-        if isinstance(node, list):
-            return f"{where} is a list of {len(node)}: give an index from 0 to {len(node) - 1}."
-        if isinstance(node, dict):
-            return f"{where} has: {', '.join(node)}." if node else f"{where} is empty."
-    return "The config is empty."

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 from advisor.errors import UsageError
+from advisor.files.folders import replace_whole
 from advisor.files.paths import is_file, is_folder
-from advisor.files.scratch import replace_whole
 from advisor.records import TargetSpec
 
 

@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A format as the app lists it. ``language`` colours the preview, such as ``yaml`` or ``diff``.
-
-    ``by_command``: the app only tells what to type, for making the file takes longer than a person waits for a key.
-    """
+    """A format as the app lists it. ``language`` colours the preview, such as ``yaml`` or ``diff``."""
 
     id: str
     title: str
     default_name: str
     language: str = "text"
     description: str = ""
-    by_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +116,6 @@ class Format(ABC):
 
     def serves(self, outputs: Outputs, path: str) -> bool:
         """Whether a session with these outputs writes this format to a path."""
-        return True
-
-    def takes(self, path: str) -> bool:
-        """Whether a path may have this ending; another program would take the file for something else."""
         return True
 
     @abstractmethod

@@ -60,6 +60,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
     full: Json = {
         "schema": SCHEMA,
         "version": version,
+        "session": state.session_id or None,
         "target": request.target.target,
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         "objective": request.objective,

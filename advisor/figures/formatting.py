@@ -7,14 +7,12 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from advisor.records import (
-    Candidate,
     Comparison,
     GpuLink,
-    HabitRow,
     NumericsResult,
     Outcome,
     StackRecord,
@@ -230,36 +228,11 @@ def format_first(words: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(words[:most]) + more
 
 
-def format_names(candidates: Iterable[Candidate]) -> str:
-    """Candidates by name, those of one recipe together: ``autocast=bfloat16, batch_size (64, 128)``."""
-    values: dict[str, list[str]] = {}
-    for candidate in candidates:
-        values.setdefault(candidate.recipe, []).append(text_of(candidate.value))
-    return ", ".join(
-        f"{recipe} ({', '.join(group)})" if group[1:] else f"{recipe}={group[0]}" for recipe, group in values.items()
-    )
-
-
 def format_break_even(steps: int | None) -> str:
     """The step after which a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
     if steps is None:
         return "never"
     return f"after {format_count(steps)} step{'' if steps == 1 else 's'}" if steps else "at once"
-
-
-_WAYS = {
-    ("zero_grad", "none"): "zero_grad(), gradients dropped",
-    ("zero_grad", "zeros"): "set_to_none=False, filled with zeros",
-    ("zero_grad", "manual"): "param.grad = None by hand",
-    ("eval_no_grad", "grad"): "eval() alone",
-    ("eval_no_grad", "no_grad"): "eval() and no_grad",
-    ("eval_no_grad", "inference_mode"): "eval() and inference_mode",
-}
-
-
-def format_way(row: HabitRow) -> str:
-    """A way of a habit as a person reads it: ``eval() alone``."""
-    return _WAYS.get((row.habit, row.way), row.way)
 
 
 def format_setting(key: str, value: Value) -> str:

@@ -19,10 +19,6 @@ from advisor.files.paths import content_of
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 _SHOWN = 40  # characters of a bad value in a message
-# What JSON files have besides JSON: a byte-order mark, comments, a comma behind the last entry; texts are kept.
-_JSON_COMMENT = re.compile(r'\A\ufeff|"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
-_NO_BREAK = re.compile(r"[^\r\n]")
 # Endings of files of YAML; those of other formats and programs are read as YAML too, and refused with another hint.
 _YAML = ("", ".yaml", ".yml")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
@@ -122,14 +118,16 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
-    form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
+    form = {".toml": "TOML", ".json": "JSON"}.get(suffix, "YAML")
     try:
         if form == "TOML":
             return tomllib.loads(text)
         if form == "JSON":
-            return json.loads(without_comments(text), object_pairs_hook=loader.of_pairs)
+            return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=loader.of_pairs)
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
+        if form == "JSON" and re.search("//|/[*]", text):
+            hint = "JSON has no comments: take them out, or write them with # and rename the file to .yaml."
         if form == "YAML" and suffix not in _YAML:
             hint = "Give a file of YAML, JSON or TOML; or leave out --config, and apply an exported tuned.yaml in code."
         raise UsageError(f"{source} is not valid {form}: {reason(error)}", hint) from error
@@ -141,7 +139,7 @@ def dumped(data: Any, **options: Any) -> str:
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping of names."""
+    """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping."""
     data = parsed(read_text(path), path, TagsAsWritten)
     if data is None:
         return {}
@@ -149,12 +147,6 @@ def read_config(path: str) -> dict[str, Any]:
         raise UsageError(
             f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
             "--config is the file that build(config) reads; write one `name: value` a line.",
-        )
-    other = next((key for key in data if not isinstance(key, str)), None)
-    if other is not None:
-        raise UsageError(
-            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
-            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
         )
     return data
 
@@ -175,12 +167,3 @@ def reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def without_comments(text: str) -> str:
-    """A JSON text with blanks in place of comments and trailing commas, so that all positions stay the same."""
-    return _LAST_COMMA.sub(_blank_unless_text, _JSON_COMMENT.sub(_blank_unless_text, text))
-
-
-def _blank_unless_text(match: re.Match[str]) -> str:
-    return match[0] if match[0].startswith('"') else _NO_BREAK.sub(" ", match[0])

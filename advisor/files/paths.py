@@ -52,18 +52,6 @@ def _pythons_folders() -> tuple[str, ...]:
     return "<frozen ", f"{folder}{os.sep}", f"{os.path.realpath(folder)}{os.sep}"
 
 
-def no_file(path: str | Path, shown: str = "") -> str:
-    """Return the sentence that there is no such file, or that it lies where one may not look."""
-    shown = shown or str(path)
-    try:
-        Path(path).stat()
-    except PermissionError as error:
-        return f"{shown} cannot be reached: {error.strerror}."
-    except (OSError, ValueError):
-        pass
-    return f"there is no file {shown}."
-
-
 def check_target(target: str, directory: str | Path) -> None:
     """Raise TargetError for a target that names a file, where that is missing, a folder, or no model and no Python.
 
@@ -98,6 +86,6 @@ def check_target(target: str, directory: str | Path) -> None:
             "mymodel.py:build."
         )
     elif ("/" in name or name.endswith((".py", *EXPORTED))) and not is_file(path):
-        problem, hint = no_file(path, name), "Check the path; it is relative to the working directory."
+        problem, hint = f"there is no file {name}.", "Check the path; it is relative to the working directory."
     if problem:
         raise TargetError(problem, hint)

@@ -37,8 +37,7 @@ class HeadlessReporter:
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
-        self._told: dict[str, tuple[Verdict | None, bool]] = {}
-        self._stack_line = ""
+        self._last: dict[str, str] = {}  # the last line on a candidate, by its label, and on the settings together
         self._share = 0.0
         self._taking = threading.Lock()
         self._closed = False
@@ -100,9 +99,11 @@ class HeadlessReporter:
                 reasons = f"; {len(skipped)} recipes skipped, with the reasons at the end" if skipped else ""
                 yield f"{counted(len(candidates), 'candidate')} to try{reasons}"
             case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
-                yield from self._trial_line(record)
+                # No line while it was only measured with others.
+                if record.alone or record.contribution is not None or not record.result.measured:
+                    yield from self._unless_said(record.label, self._trial_line(record))
             case events.StackMeasured(record):
-                yield from self._stack_line_if_new(record)
+                yield from self._unless_said("together", self._stack_line(record))
             case events.ScalingMeasured(record):
                 known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
                 yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
@@ -116,13 +117,14 @@ class HeadlessReporter:
                 words = "interrupted" if cancelled else "failed" if self.state.failure else "finished"
                 yield f"{words} after {format_seconds(session_s)}"
 
-    def _trial_line(self, record: TrialRecord) -> Iterator[str]:
-        """The line on a candidate: its effect, or why it has none. No line while it was only measured with others."""
-        known = record.alone or record.contribution is not None or not record.result.measured
-        told, now = self._told.get(record.label), (record.verdict if known else None, record.confirmed and record.alone)
-        self._told[record.label] = now
-        if told == now or not known:  # nothing is told for a new interval that changed nothing
-            return
+    def _unless_said(self, about: str, line: str) -> Iterator[str]:
+        """The line, unless the last one about this candidate, or the settings together, reads the same."""
+        if self._last.get(about) != line:
+            yield line
+        self._last[about] = line
+
+    def _trial_line(self, record: TrialRecord) -> str:
+        """The line on a candidate: its effect, or why it has none."""
         name, words = record.candidate.name, figures.effect_words(record)
         if not record.result.measured:
             name, words = record.label, format_outcome(record.result)
@@ -132,22 +134,18 @@ class HeadlessReporter:
         elif record.contribution and record.contribution.verdict.is_change:
             words += f", {record.contribution.verdict}"
         doubt = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-        again = " (with more runs)" if told and told[0] is not None and told[1] == now[1] else ""
-        yield f"{name}  {words}{doubt}{again}"
+        return f"{name}  {words}{doubt}"
 
-    def _stack_line_if_new(self, stack: StackRecord) -> Iterator[str]:
-        """The line on the settings together: their effect, or why there is none. No line if it reads as the last."""
-        line = f"together: {why_no_stack(self.state)}"
-        if stack.settings:
-            settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
-            effect = stack.result.reason if stack.pending else format_outcome(stack.result)
-            if stack.result.measured:
-                gain = self._gain(stack.result, stack.comparison)
-                effect = f"{gain}{figures.other_batch(stack, self.state.baseline)}, {figures.how_confirmed(stack)}"
-            line = f"together: {settings}  {effect}"
-        if line != self._stack_line:
-            yield line
-        self._stack_line = line
+    def _stack_line(self, stack: StackRecord) -> str:
+        """The line on the settings together: their effect, or why there is none."""
+        if not stack.settings:
+            return f"together: {why_no_stack(self.state)}"
+        settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
+        effect = stack.result.reason if stack.pending else format_outcome(stack.result)
+        if stack.result.measured:
+            gain = self._gain(stack.result, stack.comparison)
+            effect = f"{gain}{figures.other_batch(stack, self.state.baseline)}, {figures.how_confirmed(stack)}"
+        return f"together: {settings}  {effect}"
 
     def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:
         """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""

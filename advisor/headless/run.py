@@ -1,4 +1,4 @@
-"""A session without the app, from its start to its exit code; and its events as lines of JSON."""
+"""A session without the app, from its start to its exit code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.events import Event, SessionFinished
@@ -16,7 +14,6 @@ from advisor.experiment.measuring.verification import limit_s, may_be_verified
 from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
-from advisor.export.json_report import report, strict_json
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
 from advisor.headless.progress import HeadlessReporter
@@ -50,15 +47,8 @@ def run_headless(request: Request, outputs: Outputs, past: PastSession | None = 
     KeyboardInterrupt when a second signal came and the session had not ended.
     """
     reporter = HeadlessReporter(sys.stderr)
-    stream = EventStream(sys.stdout) if outputs.streams_events else None
-
-    def emit(event: Event) -> None:
-        if stream:
-            stream.write(type(event).__name__, event)
-        reporter.handle(event)
-
     with INTERRUPTS.handled():
-        session = open_session(request, past, emit)
+        session = open_session(request, past, reporter.handle)
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
             ended = _run_in_thread(session, session.run, reporter.say)
@@ -66,8 +56,6 @@ def run_headless(request: Request, outputs: Outputs, past: PastSession | None = 
                 reporter.close()
                 reporter.state.apply(SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
-            if stream:
-                stream.write("Report", report(reporter.state, request))
             state = reporter.state
             if cancelled := state.finished is not None and state.finished.cancelled:
                 nothing = "" if state.baseline else "nothing was measured yet; "
@@ -113,28 +101,9 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
             if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
                 reporter.close()
 
-    files = replace(outputs, json_path=None) if outputs.streams_events else outputs
-    written = write_outputs(state, request, files, catalog, verify)
+    written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         print_sections(summary_sections(state, catalog), sys.stderr if outputs.json_to_stdout else sys.stdout)
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
-
-
-class EventStream:
-    """Writes one JSON object a line: ``event`` is its kind, ``at`` seconds since 1970, ``data`` what it holds.
-
-    What is not a number (a loss that diverged) is null. A reader that left does not stop the session.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-
-    def write(self, kind: str, data: Any) -> None:
-        """Write a line of this kind, from any thread; the last one holds the report."""
-        line = strict_json({"event": kind, "at": round(time.time(), 3), "data": data})
-        with self._lock, suppress(OSError, ValueError):
-            self._file.write(f"{line}\n")
-            self._file.flush()

@@ -6,10 +6,9 @@ import hashlib
 import html
 import multiprocessing.spawn
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +20,8 @@ from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
-from advisor.figures.formatting import plain
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
@@ -35,7 +33,7 @@ from advisor.report.conclusions import settings_to_export
 
 T = TypeVar("T")
 
-_CELLS, _FRAME_PX = 79, 640  # the widths of a line of progress and of the report in a notebook
+_FRAME_PX = 640  # the height of the report in a notebook
 
 
 def tune(
@@ -88,12 +86,10 @@ def tune(
     )
     request.check()
     with Path(os.devnull).open("w") as nowhere:
-        file = sys.stderr if progress else nowhere
-        reporter = LineReporter(file)
+        reporter = HeadlessReporter(sys.stderr if progress else nowhere)
         session = open_session(request, None, reporter.handle)
         with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(session.cancel), program_left_alone():
             session.run()
-        print(file=file)
     if reporter.state.failure is not None:
         raise reporter.state.failure.error
     return Tuned(reporter.state, request)
@@ -177,15 +173,6 @@ class Tuned:
         return f'<iframe title="perf-advisor" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
-class LineReporter(HeadlessReporter):
-    """Writes each line of the progress over the one before."""
-
-    def say(self, text: str) -> None:
-        """Write a line over the last."""
-        with suppress(OSError, ValueError):
-            print(f"\r\033[K{plain(text)[:_CELLS]}", end="", file=self._file, flush=True)
-
-
 def target_of(workload: Any) -> str:
     """The target that names a workload: a text as it is, a function by its module, anything else in a file of its own.
 
@@ -196,29 +183,19 @@ def target_of(workload: Any) -> str:
     module, name = getattr(workload, "__module__", "__main__"), getattr(workload, "__qualname__", "")
     if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is workload:
         return f"{module}:{name}"
+    import cloudpickle  # late: only what has no name that can be imported needs it
+
     name = name or type(workload).__name__
     try:
-        content = _bytes_of(workload)
+        content = cloudpickle.dumps(workload)
     except Exception as error:  # whatever an object's own reduction raises
         raise UsageError(
             f"{name} cannot be handed to the processes that measure it: {error}.",
-            "Type `pip install cloudpickle`; or put build() into a file, in a notebook by `%%writefile mymodel.py` as "
-            "the first line of its cell, and call advisor.tune('mymodel.py:build').",
+            "Put build() into a file, in a notebook by `%%writefile mymodel.py` as the first line of its cell, and "
+            "call advisor.tune('mymodel.py:build').",
         ) from error
     safe = "".join(letter if letter.isalnum() else "_" for letter in name)
     path = scratch_folder() / f"{safe}-{hashlib.sha256(content).hexdigest()[:12]}{WORKLOAD_SUFFIX}"
     path.write_bytes(content)
     path.chmod(0o600)
     return str(path)
-
-
-def _bytes_of(workload: Any) -> bytes:
-    """A workload as bytes, by cloudpickle where it is installed. Raises what cannot be pickled raises."""
-    with suppress(ImportError):
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps(workload))
-    content = pickle.dumps(workload)
-    if b"__main__" in content:
-        raise pickle.PicklingError("it is defined in this notebook or program itself")
-    return content

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import psutil
 
 from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import ratio_of_processes
+from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.figures.stats import mean_rate
 from advisor.machine.host import CoresInUse
 from advisor.process.household import kill
@@ -30,20 +32,26 @@ from advisor.runner.log_files import bounded
 _STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
 _STEADY = 1.1  # a block belongs to the start-up while it is slower, by this factor, than the median of those behind it
 _LIKE_BEFORE = 1.2  # the time to have left for another pair of runs, as a multiple of the longest so far
-MOST_PAIRS = 6
+_MOST_PAIRS = 6
 _LOOK_S, _ENDING_S = 0.1, 3.0
 _SAME, _CLOSE = 1e-6, 0.02  # losses are so within these shares of them
 _LINES_SHOWN = 15
 _WHERE_BUSY = 1.1  # where other programs are, the whole interval has to lie above this, or below its inverse
+_LOSSES_IN_WORDS = {
+    "": "none was seen",
+    "same": "the same in both",
+    "close": "close: within 2 %",
+    "different": "different",
+    "varying": "differ as much between two runs of one command: set a seed to compare them",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as typed in a shell, the folder it runs in, and its name, A or B."""
+    """A command as typed in a shell, and its name, A or B."""
 
     side: str
     text: str
-    directory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +138,15 @@ class Compared:
         return self.comparison.ci_high * (_WHERE_BUSY if self.is_open else 1.0) >= least
 
 
-def compare(
-    a: Command, b: Command, budget_s: float, folder: Path, say: Callable[[str], None], *, most: int = MOST_PAIRS
-) -> Compared:
-    """Run two commands in turn, A B B A, as often as the budget holds, ``most`` times each at most.
+def compare(a: Command, b: Command, budget_s: float, folder: Path, say: Callable[[str], None]) -> Compared:
+    """Run two commands in turn, A B B A, as often as the budget holds, up to six times each.
 
     Logs and steps go to ``folder``. Raises TargetError where a command fails, ends, or makes no step in its time.
     """
     started = time.monotonic()
     runs: dict[str, list[CommandRun]] = {a.side: [], b.side: []}
     longest_s = 0.0
-    for pair in range(most):
+    for pair in range(_MOST_PAIRS):
         begun = time.monotonic()
         left_s = started + budget_s - begun
         if pair and left_s < _LIKE_BEFORE * longest_s:
@@ -183,7 +189,6 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
         process = subprocess.Popen(  # noqa: S602 - it is what the user would type in a shell
             command.text,
             shell=True,
-            cwd=command.directory,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -268,3 +273,57 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float:
     """The largest relative difference of two series of losses, over as many as both have."""
     pairs = zip(one, other, strict=False)
     return max((abs(x - y) / max(abs(x), abs(y), 1e-12) for x, y in pairs), default=0.0)
+
+
+def as_text(found: Compared) -> str:
+    """The result as a table."""
+    a, b, comparison = found.a, found.b, found.comparison
+    b_step_ms = a.step_ms / comparison.speedup  # the speed-up is the quotient of the two step times above it
+    rows = [
+        ("", "A", "B"),
+        ("step", format_ms(a.step_ms), format_ms(b_step_ms)),
+        ("peak memory", format_bytes(a.peak_bytes), format_bytes(b.peak_bytes)),
+        ("first step after", format_seconds(a.startup_s), format_seconds(b.startup_s)),
+        ("runs", str(len(a.runs)), str(len(b.runs))),
+    ]
+    busy = ("other programs", f"used {found.foreign_cores:.1f} cores: close them and run this again", "")
+    rows += [busy] if found.is_open else []
+    width = max(len(row[1]) for row in rows if row[2]) + 2
+    interval = f"{comparison.speedup:.2f}x ({comparison.ci_low:.2f}-{comparison.ci_high:.2f})"
+    return "\n".join(
+        [
+            f"A  {a.command}",
+            f"B  {b.command}",
+            *(f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows),
+            f"{'first losses':18}{_LOSSES_IN_WORDS[found.losses]}",
+            f"B over A: {interval}, {found.verdict.value}",
+        ]
+    )
+
+
+def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
+    """The result with the figures of both sides."""
+    comparison = found.comparison
+    return {
+        "a": _side_as_json(found.a),
+        "b": _side_as_json(found.b),
+        "speedup": comparison.speedup,
+        "ci_low": comparison.ci_low,
+        "ci_high": comparison.ci_high,
+        "verdict": found.verdict.value,
+        "foreign_cores": found.foreign_cores,
+        "losses": found.losses,
+        "min_speedup": min_speedup,
+        "session_s": found.seconds,
+    }
+
+
+def _side_as_json(side: Side) -> dict[str, Any]:
+    return {
+        "command": side.command,
+        "step_ms": side.step_ms,
+        "peak_bytes": side.peak_bytes,
+        "startup_s": side.startup_s,
+        "first_losses": list(side.runs[0].losses),
+        "runs": len(side.runs),
+    }

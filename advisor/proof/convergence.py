@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean, stdev
+from typing import Any
 
 from advisor.errors import TargetError
 from advisor.experiment.measuring.verification import loop_spec, with_file
@@ -124,3 +125,29 @@ def band(curves: Sequence[Curve]) -> list[tuple[float, float, float]]:
     """The lowest, the mean and the highest loss over the seeds, window by window."""
     by_window = zip(*map(windows, curves), strict=True)
     return [(min(values), fmean(values), max(values)) for values in by_window]
+
+
+def as_text(path: str, found: Convergence, steps: int) -> str:
+    """A row for each window of steps, and the verdict."""
+    rows = [f"{'steps':>12}{'without: mean':>16}{'(range)':>22}{'with: mean':>16}{'(range)':>22}"]
+    plain, tuned = band(found.plain), band(found.tuned)
+    for number, (old, new) in enumerate(zip(plain, tuned, strict=True), start=1):
+        until = round(steps * number / len(plain))
+        told = "".join(f"{mean:16.5g}{f'({low:.5g} to {high:.5g})':>22}" for low, mean, high in (old, new))
+        rows.append(f"{f'to {until}':>12}{told}")
+    seeds = f"{len(found.plain)} seeds" if len(found.plain) > 1 else "one seed, which cannot show chance"
+    ends = f"the last losses differ by {found.difference:+.3g} on average, and chance explains {found.chance:.3g}"
+    return "\n".join([*rows, f"{path}: {found.verdict}; {ends} ({seeds})"])
+
+
+def as_json(found: Convergence) -> dict[str, Any]:
+    """The curves and the verdict."""
+    return {
+        "verdict": found.verdict.value,
+        "difference": found.difference,
+        "chance": found.chance,
+        "learnt": found.learnt,
+        "plain": found.plain,
+        "tuned": found.tuned,
+        "session_s": found.seconds,
+    }

@@ -155,22 +155,20 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._then(module)
 
 
-def _run_users_own() -> None:
-    """Run the ``sitecustomize`` that this file hides, if there is one."""
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    elsewhere = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
 def watch() -> None:
-    """Watch this process, unless it is one of several ranks and not the first."""
+    """Watch this process, unless it is one of several ranks and not the first.
+
+    The ``sitecustomize`` that this file hides is run, too, if there is one.
+    """
     folder = os.environ.get(FOLDER)
     if folder and os.environ.get("RANK", "0") == "0":
         sys.meta_path.insert(0, _AfterTorch(lambda torch: StepWatch(torch, folder).install()))
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    elsewhere = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
     with contextlib.suppress(Exception):  # whatever somebody else's file raises
-        _run_users_own()
+        spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 if __name__ == "sitecustomize":

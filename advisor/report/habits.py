@@ -4,15 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    counted,
-    format_bytes,
-    format_count,
-    format_ms,
-    format_percent,
-    format_way,
-    interval_or_words,
-)
+from advisor.figures.formatting import counted, format_bytes, format_count, format_ms, format_percent, interval_or_words
 from advisor.recipe.catalog import Catalog
 from advisor.records import Finding, HabitRow, TrialRecord, text_of
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, table_of
@@ -86,7 +78,7 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
     ways = [
         {
             "Habit": title_of(row.habit, catalog),
-            "Way": format_way(row),
+            "Way": row.way,
             "Its phase": format_ms(row.phase_ms),
             "Step": format_ms(row.step_ms),
             "Share of the step": format_percent(row.share, digits=1),

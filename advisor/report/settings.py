@@ -9,7 +9,6 @@ from advisor.figures.formatting import (
     format_break_even,
     format_bytes,
     format_change,
-    format_names,
     format_numerics,
     format_outcome,
     format_percent,
@@ -273,11 +272,10 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
 
 def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
     """What was not tried, by reason: single values first, for which a larger budget is often enough."""
-    left_out: dict[str, list[Candidate]] = {}
+    names: dict[str, list[str]] = {}
     for record in state.trials.values():
         if record.result.outcome is Outcome.SKIPPED:
-            left_out.setdefault(record.result.reason, []).append(record.candidate)
-    names = {reason: [format_names(candidates)] for reason, candidates in left_out.items()}
+            names.setdefault(record.result.reason, []).append(record.candidate.name)
     for recipe, reason in state.skipped.items():
         names.setdefault(reason, []).append(title_of(recipe, catalog))
     rows = tuple((reason, ", ".join(each)) for reason, each in names.items())

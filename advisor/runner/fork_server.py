@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.process import household
 from advisor.process.meanwhile import environment
 

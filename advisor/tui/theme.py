@@ -10,7 +10,7 @@ from textual.app import App, ReturnType
 from textual.color import Color
 from textual.theme import Theme
 
-from advisor.files.state_folder import read_record, write_record
+from advisor.files.folders import read_record, write_record
 from advisor.tui.text import BROAD
 
 # The colours of a report's sections, by their names there.

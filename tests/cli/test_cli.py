@@ -1,6 +1,5 @@
 """The command as a user runs it: exit codes, and what is on which stream."""
 
-import io
 import json
 import subprocess
 import sys
@@ -122,19 +121,6 @@ def test_a_mistake_is_two_lines_and_exit_code_2(command, tmp_path, arguments):
     wrong, what_to_do = done.stderr.splitlines()
     assert wrong.startswith("perf-advisor: ")
     assert what_to_do
-
-
-def test_a_machine_that_does_not_tell_of_itself(command, monkeypatch):
-    def missing(name):
-        raise FileNotFoundError(2, "No such file or directory", name)
-
-    for opened in (missing, lambda name: io.BytesIO(b"")):
-        monkeypatch.setattr("psutil._pslinux.open_binary", opened)
-        done = command("hardware")
-        assert done.returncode == 2
-        wrong, what_to_do = done.stderr.splitlines()
-        assert "the system does not tell of itself" in wrong
-        assert "/proc" in what_to_do
 
 
 def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path):
@@ -293,10 +279,9 @@ def test_a_wrong_path_of_map_is_refused_before_anything_is_measured(command, tmp
     (tmp_path / "train.yaml").write_text("train:\n  bs: 1\n")
     done = command("nowhere:build", "--config", "train.yaml", "--map", "data.batch_size=train.batch")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "perf-advisor: --map data.batch_size=train.batch: the config has no 'train.batch'.",
-        "train has: bs.",
-    ]
+    wrong, what_to_do = done.stderr.splitlines()
+    assert wrong.startswith("perf-advisor: --map data.batch_size=train.batch: ")
+    assert "keys" in what_to_do
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

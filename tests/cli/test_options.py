@@ -194,8 +194,12 @@ def test_a_session_is_resumed_with_another_budget():
         (["m:b", "--only", "autocast", "--skip", "autocast"], "both name autocast", "Leave it out"),
         (["m:b", "--accept", "batch_size=-2"], "--accept: batch_size has no value -2", "Choose one such as 0, 8"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
-        (["m:b", "--export", "model.onnx"], "--export: model.onnx has the ending", ".yaml, .py, .pt2 or .cache"),
-        (["m:b", "--export", "x", "--json", "./x"], "--json and --export name the same file", "own"),
+        (
+            ["m:b", "--export", "model.onnx"],
+            "--export: the name model.onnx does not say",
+            ".yaml, .yml, .pt2 or .cache",
+        ),
+        (["m:b", "--export", "x.yaml", "--json", "./x.yaml"], "--json and --export name the same file", "own"),
         (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),
         (["m:b", "c:d"], "'c:d' is one argument too many", "--help"),
         (["--headless"], "no target", "perf-advisor demo"),
@@ -287,12 +291,19 @@ def test_standard_error_as_a_device_is_a_file_like_any_other():
     check_outputs(Outputs(json_path="/dev/null"))
 
 
-def test_a_trace_is_json_plain_or_gzipped(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "name", "typed"),
+    [
+        *(("--trace", name, ".json.gz") for name in ("-", "step.txt", "step.gz", "step.json")),
+        *(("--export", name, ".yaml") for name in ("tuned", "tuned.txt")),
+    ],
+)
+def test_the_ending_of_a_name_says_what_to_write(option, name, typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert parse(["demo", "--trace", "step.json"]).outputs == Outputs(trace_path="step.json")
-    for name in ("-", "step.txt", "step.gz"):
-        with pytest.raises(UsageError, match="the ending of another kind of file") as caught:
-            parse(["demo", "--trace", name])
-        assert ".json.gz" in caught.value.hint
+    assert parse(["demo", "--trace", "step.json.gz"]).outputs == Outputs(trace_path="step.json.gz")
+    with pytest.raises(UsageError) as caught:
+        parse(["demo", option, name])
+    assert name in caught.value.message
+    assert typed in caught.value.hint
     with pytest.raises(UsageError, match="name the same file"):
-        parse(["demo", "--trace", "out.json", "--json", "out.json"])
+        parse(["demo", "--trace", "out.json.gz", "--json", "out.json.gz"])

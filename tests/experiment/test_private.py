@@ -13,7 +13,7 @@ from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session
-from advisor.files.state_folder import make_private, state_folder, write_record
+from advisor.files.folders import make_private, state_folder, write_record
 from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
 

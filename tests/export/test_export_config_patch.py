@@ -146,23 +146,19 @@ def test_a_map_reaches_into_lists_and_dotted_keys():
 
 
 @pytest.mark.parametrize(
-    ("path", "message", "hint"),
+    ("path", "message"),
     [
-        ("train.bs", "the config has no 'train.bs'", "train has: batch, stages."),
-        ("bs", "the config has no 'bs'", "its top level has: train, base, copy."),
-        ("train.stages.7", "the config has no", "train.stages is a list of 2: give an index from 0 to 1."),
-        ("train.batch.size", "the config has no", "train has: batch, stages."),
-        ("train", "'train' is a mapping, not a value", "train has: batch, stages."),
-        ("base.n", "line 4", "Give the path of a plain value"),
+        *((path, "no single value") for path in ("train.bs", "bs", "train.stages.7", "train.batch.size", "train")),
+        ("base.n", "line 4"),
     ],
 )
-def test_a_map_that_leads_nowhere_says_what_there_is(path, message, hint):
+def test_a_map_that_leads_to_no_value_is_refused(path, message):
     text = "train:\n  batch: 1\n  stages: [1, 2]\nbase: &b {n: 1}\ncopy: *b\n"
     with pytest.raises(UsageError) as caught:
         patched(text, {"k.v": 5}, key_map={"k.v": path})
     assert message in caught.value.message
     assert path in caught.value.message
-    assert hint in caught.value.hint
+    assert "stages[0]" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["perf_advisor: {k.v: }", "perf_advisor:\n  k.v:", "{perf_advisor: {k.v: }}"])
@@ -171,9 +167,10 @@ def test_an_empty_value_is_filled_before_others_follow(text):
     assert yaml.safe_load(patch.text) == {"perf_advisor": {"k.v": 1, "k.w": 2}}
 
 
-def test_two_maps_to_one_value_are_refused():
-    with pytest.raises(UsageError, match="both go to 'n'"):
-        patched("n: 1\n", {"a.x": 1, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
+def test_of_two_maps_to_one_value_the_first_has_it():
+    patch = patched("n: 1\n", {"a.x": 3, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
+    assert paths(patch) == {"a.x": "n"}
+    assert patch.added == {"b.y": 2}
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_pat
 
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     """The first of two files is written, the second cannot be."""
-    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a", tmp_path / "gone" / "b")]
+    files = [File("Table", str(path), lambda: "a") for path in (tmp_path / "a.yaml", tmp_path / "gone" / "b")]
     monkeypatch.setattr(type(format_of("settings")), "files", lambda self, found, path: files)
-    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a")), Catalog({}))
+    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a.yaml")), Catalog({}))
     assert (len(written.sentences), len(written.errors)) == (1, 1)
     assert "gone does not exist" in written.errors[0].message

@@ -5,7 +5,7 @@
 import pytest
 
 from advisor.figures import formatting
-from advisor.figures.formatting import format_names, format_worth
+from advisor.figures.formatting import format_worth
 from advisor.records import Candidate, Comparison, Numerics, NumericsResult, Outcome, TrialRecord, TrialResult
 
 
@@ -34,13 +34,6 @@ def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
 )
 def test_a_speed_up_stands_with_its_interval(comparison, text):
     assert formatting.format_interval(comparison) == text
-
-
-def test_values_of_one_recipe_stand_together():
-    sizes = [Candidate("batch_size", "data.batch_size", size) for size in (64, 128)]
-    workers = Candidate("persistent_workers", "data.persistent_workers", True)
-    assert format_names([sizes[0], workers, sizes[1]]) == "batch_size (64, 128), persistent_workers=true"
-    assert format_names([]) == ""
 
 
 def test_control_characters_are_shown():

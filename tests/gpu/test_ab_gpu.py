@@ -43,13 +43,11 @@ while True:
 """
 
 
-def test_replayed_steps_count_beside_the_eager_ones(tmp_path):
+def test_replayed_steps_count_beside_the_eager_ones(tmp_path, monkeypatch):
     for name, form in (("plain.py", PLAIN), ("captured.py", CAPTURED)):
         (tmp_path / name).write_text(LOOP + form + EPOCHS)
-    commands = [
-        Command(side, f"{sys.executable} {name}", str(tmp_path))
-        for side, name in zip("AB", ("plain.py", "captured.py"), strict=True)
-    ]
-    found = compare(*commands, 90.0, tmp_path / "runs", lambda text: None)
+    monkeypatch.chdir(tmp_path)
+    plain, captured = (f"{sys.executable} {name}" for name in ("plain.py", "captured.py"))
+    found = compare(Command("A", plain), Command("B", captured), 90.0, tmp_path / "runs", lambda text: None)
     assert found.comparison.verdict is Verdict.FASTER
     assert found.comparison.ci_low > 3

@@ -82,7 +82,7 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
 
 
-def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
+def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
     told = next(
         event
         for event in sample_history()
@@ -92,7 +92,7 @@ def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
     changed = events.TrialMeasured(replace(told.record, comparison=noisier))
     lines = progress_of([told, told, changed])
     assert len(lines) == 2
-    assert lines[1].endswith("unclear (with more runs)")
+    assert lines[1].endswith("unclear")
 
 
 # --- the summary ----------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`perf-advisor converge`: real trainings with settings that learn as well, and with some that do not."""
 
 import json
-from xml.etree import ElementTree
 
 import pytest
 
@@ -37,10 +36,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_weights_whose_small_updates_are_lost_are_told_from_autocast(folder, capsys):
     options = ["m.py:build", "--steps", "150", "--seeds", "1"]
-    assert parse(["converge", "autocast.yaml", *options, "--report", "curves.svg"])() == ExitCode.OK
+    assert parse(["converge", "autocast.yaml", *options])() == ExitCode.OK
     said = capsys.readouterr().out
     assert "learns as well" in said
-    assert ElementTree.parse(folder / "curves.svg").getroot().tag.endswith("svg")
     assert parse(["converge", "weights.yaml", *options, "--json"])() == ExitCode.NOT_WORTH_IT
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "learns worse"
@@ -51,7 +49,6 @@ def test_weights_whose_small_updates_are_lost_are_told_from_autocast(folder, cap
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["autocast.yaml", "m.py:build", "--report", "curves.html"], "picture"),
         (["autocast.yaml", "m.py:build", "--mode", "infer"], "training"),
         (["nothing.yaml", "m.py:build"], "nothing.yaml"),
     ],

@@ -8,8 +8,7 @@ import tui_histories as histories
 from sample_session import cpu_history, detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
-from advisor.export import charts
-from advisor.export.formats.html import html_report
+from advisor.export.formats.html import figure, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import load_catalog
 from advisor.report.pictures import batch_chart, forest_chart, phases_chart, pictures, steps_chart
@@ -74,15 +73,15 @@ def test_what_is_not_known_is_not_drawn(history) -> None:
     state = SessionState.of(history)
     assert batch_chart(state) is None
     for chart in pictures(state):
-        Xml.fromstring(charts.figure(chart))
+        Xml.fromstring(figure(chart))
 
 
 def test_every_picture_is_well_formed_and_a_users_name_is_text(state) -> None:
     for chart in pictures(state):
-        Xml.fromstring(charts.figure(chart))
+        Xml.fromstring(figure(chart))
     chart = forest_chart(state)
     evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
-    drawn = charts.figure(replace(chart, bars=(evil,), title="<b>"))
+    drawn = figure(replace(chart, bars=(evil,), title="<b>"))
     assert [text for one in Xml.fromstring(drawn).iter("b") for text in one.itertext()] == ['<script>"&']
     assert "<script" not in drawn
 

@@ -40,23 +40,21 @@ def samples():
 def test_settings_are_told_apart():
     settings = {"precision.autocast": "bfloat16", "compile.mode": "default", "step.cuda_graph": True}
     inference = {"infer.grad": "no_grad", "compile.freezing": True}
-    divided = divide({**settings, **inference}, "cpu", {"precision.autocast": lambda value: f"say {value}"}, {})
+    divided = divide({**settings, **inference}, "cpu", {})
     assert divided.objects == {"compile.mode": "default"}
-    assert divided.elsewhere == {"precision.autocast: bfloat16": "say bfloat16"}
-    on_gpu = divide(settings, "cuda", {}, {"precision.autocast": "bfloat16"})
-    assert list(on_gpu.elsewhere) == ["step.cuda_graph: true"]
-    assert "a loop of your own" in on_gpu.elsewhere["step.cuda_graph: true"]
-    read = divide({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": str}, {"loop.loss_item": "every_step"})
-    assert read.elsewhere == {"loop.loss_item: never": "never"}
-    key = "precision.autocast"
-    off = divide({key: "none"}, "cuda", {key: {"bfloat16": "bf16"}.__getitem__}, {key: "bfloat16"})
+    assert divided.elsewhere == ("precision.autocast: bfloat16",)
+    on_gpu = divide(settings, "cuda", {"precision.autocast": "bfloat16"})
+    assert on_gpu.elsewhere == ("step.cuda_graph: true",)
+    read = divide({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": "every_step"})
+    assert read.elsewhere == ("loop.loss_item: never",)
+    off = divide({"precision.autocast": "none"}, "cuda", {"precision.autocast": "bfloat16"})
     assert not off.elsewhere, "a default has no word of the framework's"
 
 
 def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
-    divided = divide({"compile.mode": "reduce-overhead"}, "cuda", {}, {})
+    divided = divide({"compile.mode": "reduce-overhead"}, "cuda", {})
     assert divided.objects == {"compile.mode": "default"}
-    assert "CUDA graphs need" in divided.elsewhere["compile.mode: reduce-overhead"]
+    assert divided.elsewhere == ("compile.mode: reduce-overhead",)
 
 
 # --- Lightning ------------------------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, t
         trainer, module = fitted(tmp_path, [TunedCallback(tuned(SETTINGS))])
     told = [str(warning.message) for warning in caught if "TunedCallback" in str(warning.message)]
     assert len(told) == 1
-    assert "data.num_workers: 1: DataLoader(num_workers=1); step.zero_grad: zeros: needs a loop of your own" in told[0]
+    assert "data.num_workers: 1, step.zero_grad: zeros. " in told[0]
     assert "autocast" not in told[0]
     assert "accumulate" not in told[0]
     assert (trainer.precision, trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
@@ -149,7 +147,7 @@ def test_lightning_clips_in_mixed_precision_for_a_fused_optimizer(tuned, tmp_pat
 def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
     from advisor.lightning import TunedCallback
 
-    with pytest.warns(UserWarning, match=r"precision.autocast: bfloat16: Trainer\(precision='bf16-mixed'\)"):
+    with pytest.warns(UserWarning, match="trainer: precision.autocast: bfloat16"):
         trainer, _ = fitted(tmp_path, [TunedCallback(tuned("precision.autocast: bfloat16\n"))], precision="64-true")
     assert trainer.precision == "64-true"
 
@@ -215,8 +213,7 @@ def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path
     with pytest.warns(UserWarning, match="TunedCallback cannot apply") as caught:
         trained_by_transformers(tmp_path, [TunedCallback(path)])
     told = next(str(warning.message) for warning in caught if "TunedCallback" in str(warning.message))
-    assert "precision.autocast: bfloat16: TrainingArguments(bf16=True)" in told
-    assert "step.accumulate: 2: TrainingArguments(gradient_accumulation_steps=2)" in told
+    assert all(setting in told for setting in ("precision.autocast: bfloat16", "step.accumulate: 2", "num_workers: 1"))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="TunedCallback")
         trained_by_transformers(tmp_path, [TunedCallback(path)], **arguments(path))

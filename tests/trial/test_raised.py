@@ -26,7 +26,7 @@ def raised(call):
 def test_a_refusal_of_the_system_says_what_to_do():
     result = result_of(OSError(errno.EMFILE, "Too many open files"))
     assert result.reason == "OSError: [Errno 24] Too many open files"
-    assert "ulimit -n" in result.hint
+    assert "ulimit -a" in result.hint
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""``perf-advisor ab``: two commands that train, or one at two git revisions, timed in turn."""
+"""``perf-advisor ab``: two commands that train, timed in turn."""
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from advisor.cli.parser import Parser, say
-from advisor.errors import ExitCode
+from advisor.errors import ExitCode, UsageError
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -13,21 +15,24 @@ def run(arguments: Sequence[str]) -> int:
         "Time two commands that train with PyTorch in turn, A B B A, each until it has made enough optimizer steps.\n"
         "They run as you type them, with all that they write; each is ended then. The exit code is 4 when the whole\n"
         "95 % interval of B over A lies below --min-speedup. Compare steps of the same batch size.",
-        usage='perf-advisor ab "COMMAND A" "COMMAND B" [options]\n       perf-advisor ab "COMMAND" --rev A B [options]',
+        usage='perf-advisor ab "COMMAND A" "COMMAND B" [options]',
     )
     parser.add_argument("commands", nargs="+", metavar="COMMAND", help='as in "python train.py --epochs 1"')
-    about = "one command at two git revisions; files that git does not hold are not there"
-    parser.add_argument("--rev", nargs=2, metavar=("A", "B"), default=[], help=about)
     parser.add("--min-speedup")
     parser.add_limit()
     parser.add_json()
     options = parser.parse(arguments)
+    if len(options.commands) != 2:
+        raise UsageError(
+            f"ab compares two commands, and {len(options.commands)} came.",
+            'Put each in quotes: `perf-advisor ab "python train.py" "python train_fast.py"`.',
+        )
     from advisor.export.json_report import strict_json
-    from advisor.proof.commands import compare
-    from advisor.proof.revisions import sides_of
-    from advisor.proof.shown import as_json, as_text
+    from advisor.files.folders import scratch_folder
+    from advisor.proof.commands import Command, as_json, as_text, compare
 
-    with sides_of(options.commands, options.rev) as (a, b, folder):
-        found = compare(a, b, options.budget_s, folder, say)
+    a, b = (Command(side, text) for side, text in zip("AB", options.commands, strict=True))
+    folder = Path(tempfile.mkdtemp(prefix="ab-", dir=scratch_folder()))
+    found = compare(a, b, options.budget_s, folder, say)
     print(strict_json(as_json(found, options.min_speedup), indent=2) if options.json else as_text(found))
     return ExitCode.OK if found.reaches(options.min_speedup) else ExitCode.NOT_WORTH_IT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,8 +114,8 @@ def measure_parser(about: str) -> Parser:
     kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
     parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
-    for topic in TOPICS:
-        parser.add_topic(topic)
+    for name, (title, words, options) in TOPICS.items():
+        parser.add(*options, group=parser.add_argument_group(f"{name}: {title}", textwrap.fill(words, 78)))
     return parser
 
 

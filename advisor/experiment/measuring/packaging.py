@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from advisor.errors import UsageError
 from advisor.experiment.measuring.verification import loop_spec
 from advisor.experiment.request import Request
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog
 from advisor.records import Outcome, TrialKind, TrialResult, Value

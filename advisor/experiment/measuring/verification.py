@@ -17,7 +17,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.figures.stats import Interval, process_spread, ratio_interval
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.judging.numerics import LOSSES, OUTPUTS, differences
 from advisor.judging.runs import rates
 from advisor.recipe.catalog import Catalog
@@ -104,8 +104,8 @@ def time_in_pairs(
             if not result.measured:
                 late = result.outcome is Outcome.TIMED_OUT
                 hint = "Give it more time with --budget." if late else result.hint or "Fix what the lines below show."
-                which = f"{'with' if spec.export_path else 'without'} the file" if tuned.export_path else spec.trial_id
-                raise TargetError(f"the loop {which}: {result.reason}", hint, result.details)
+                which = "with" if spec.export_path else "without"
+                raise TargetError(f"the loop {which} the file: {result.reason}", hint, result.details)
             results[spec.trial_id] = result
         pairs.append((results[plain.trial_id], results[tuned.trial_id]))
         longest_s = max(longest_s, time.monotonic() - begun)

@@ -27,8 +27,8 @@ from advisor.errors import UsageError, refusal_of
 from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
+from advisor.files.folders import make_private, state_folder
 from advisor.files.paths import content_of, is_file
-from advisor.files.state_folder import make_private, state_folder
 from advisor.records.secrets import arguments_without_secrets
 
 SCHEMA = 1

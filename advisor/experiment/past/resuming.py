@@ -7,7 +7,7 @@ from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
 from advisor.experiment.known import UNCLEAR, Kind, Known
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import printable
-from advisor.files.state_folder import read_record, write_record
+from advisor.files.folders import read_record, write_record
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Self
 
 from advisor.errors import UsageError
+from advisor.files.config_file import parsed
 from advisor.recipe.settings import SECTION
 from advisor.records import Value
 
@@ -15,6 +17,7 @@ Scalar = Value | None
 _EVALUATION = frozenset(
     ["val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev", "test", "inference", "predict"]
 )
+_NEWLINE = re.compile(r"(?<!\r)\n")
 
 
 class ObstacleError(Exception):
@@ -71,6 +74,34 @@ class Document(ABC):
             f"{self.place_of(path[:depth])} cannot be changed: the config's layout leaves no room, as it is shared "
             "through an anchor, or tagged, or ends in a block of text"
         )
+
+
+class TomlDocument(Document):
+    """A TOML config, changed through tomlkit, which keeps comments and layout. Raises UsageError for another text."""
+
+    has_null = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.tree = parsed(text, "the config.toml")
+
+    def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
+        """The text with a value at a path, or without it if that is None: TOML has no null."""
+        import tomlkit
+
+        document = tomlkit.parse(self.text)
+        node: Any = document
+        for part in path[:-1]:
+            if isinstance(node, MutableMapping) and part not in node:
+                node[part] = {}
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        if value is None:
+            del node[path[-1]]
+        else:
+            node[int(path[-1]) if isinstance(node, list) else path[-1]] = value
+        # All lines of a file end alike; tomlkit ends those that it adds with a newline alone.
+        is_windows = "\n" in self.text and not _NEWLINE.search(self.text)
+        yield _NEWLINE.sub("\r\n" if is_windows else "\n", tomlkit.dumps(document))
 
 
 def _with(tree: Any, path: Path, value: Scalar) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, evaluates, is_interpolation, walk
-from advisor.export.configs.table import Names, table
+from advisor.export.configs.kinds import Names, table
 from advisor.export.configs.words import Entry
 from advisor.records import Mode, Value
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
-from advisor.export.configs.kinds import has_trainer_arguments
-from advisor.export.configs.table import Words, table
+from advisor.export.configs.kinds import Words, has_trainer_arguments, table
 from advisor.export.configs.words import Entry, Phrase, Wanted, words_of
 from advisor.records import ConfigKind, Mode, Value
 

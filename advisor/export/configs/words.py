@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at, holds
-from advisor.export.configs.kinds import names_classes
-from advisor.export.configs.table import Rules, Words, table
+from advisor.export.configs.kinds import Rules, Words, names_classes, table
 from advisor.records import ConfigKind, Mode, Value, text_of
 
 LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")

@@ -16,11 +16,11 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, holds
-from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason, without_comments
+from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
 
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
 # What may follow the last entry in braces: a comma, and a comment on the same line.
-_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*(?:#|//|/\*)[^\r\n]*)?")
+_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")
 _SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 
@@ -166,14 +166,13 @@ class _Words(ConfigLoader):
 
 
 def _json(text: str) -> tuple[Node | None, Any] | None:
-    """The root and the values of a JSON text, with comments or without; None where it is no JSON.
+    """The root and the values of a JSON text; None where it is no JSON.
 
     YAML's parser takes JSON too, but for tabs and for odd characters in texts: blanks stand for them.
     """
-    bare = without_comments(text)
     with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
-        tree = json.loads(bare)
-        readable = "".join(one if one.isprintable() or one in "\r\n" else " " for one in bare)
+        tree = json.loads(text.removeprefix("\ufeff"))
+        readable = "".join(one if one.isprintable() or one in "\r\n" else " " for one in text)
         return yaml.compose(readable, Loader=ConfigLoader), tree
     return None
 

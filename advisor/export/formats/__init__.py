@@ -3,8 +3,10 @@
 import pkgutil
 from importlib import import_module
 
+from advisor.errors import UsageError
 from advisor.experiment.outputs import Outputs
 from advisor.export.format import Format
+from advisor.figures.options import alternatives
 
 
 def discovered() -> tuple[Format, ...]:
@@ -35,6 +37,13 @@ def formats_of(option: str) -> tuple[Format, ...]:
 
 
 def format_for(option: str, path: str, outputs: Outputs) -> Format:
-    """The format that an option means by a path: one with its ending, else the first that serves any path."""
-    fitting = [each for each in formats_of(option) if path.lower().endswith(each.suffixes or ("",))]
-    return next(each for each in sorted(fitting, key=lambda each: not each.suffixes) if each.serves(outputs, path))
+    """The format that an option means by a path: one with its ending, else the first for any ending.
+
+    Raises UsageError where there is none: another program would take the file for something else.
+    """
+    every = formats_of(option)
+    fitting = [each for each in every if path.lower().endswith(each.suffixes or ("",)) and each.serves(outputs, path)]
+    if not fitting:
+        endings = alternatives([*dict.fromkeys(suffix for each in every for suffix in each.suffixes)])
+        raise UsageError(f"{option}: the name {path} does not say what to write.", f"Name one that ends in {endings}.")
+    return min(fitting, key=lambda each: not each.suffixes)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from advisor.errors import UsageError
-from advisor.export.format import File, Format, Found, Offer
+from advisor.export.format import File, Format, Found
 from advisor.records import Exported, Mode
 
 
@@ -14,29 +14,13 @@ class CompiledModel(Format):
     brief = ".pt2 (the compiled model, for inference)"
     suffixes = (".pt2",)
     order = 35
-    # To be typed: compiling takes a minute or more.
-    offered = Offer(
-        "compiled", "Compiled model", "model.pt2", "text", "For inference; runs without your source", by_command=True
-    )
-
-    def preview(self, found: Found) -> str:
-        """The command that makes the file, and where it runs; or why this session cannot make it."""
-        _check_infers(found, "model.pt2")
-        command = f"perf-advisor export {found.state.session_id}".rstrip()
-        return "\n".join(
-            (
-                "The model with its weights and the settings that won, compiled by AOTInductor.",
-                *_where_it_runs(found),
-                "",
-                "Compiling takes a minute or more. When the session is over, leave the app and type:",
-                "",
-                f"  {command} --export model.pt2",
-                "",
-            )
-        )
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        _check_infers(found, path)
+        if found.state.facts is not None and found.state.mode is not Mode.INFER:
+            raise UsageError(
+                f"{path}: a model is compiled to a file for inference, and this session trained it.",
+                "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
+            )
         if found.state.finished is None or found.state.finished.cancelled:
             raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
         from advisor.experiment.measuring.packaging import package
@@ -49,14 +33,6 @@ class CompiledModel(Format):
 
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return f'in your service: model = torch._inductor.aoti_load_package("{name}")', *_where_it_runs(found)
-
-
-def _check_infers(found: Found, path: str) -> None:
-    if found.state.facts is not None and found.state.mode is not Mode.INFER:
-        raise UsageError(
-            f"{path}: a model is compiled to a file for inference, and this session trained it.",
-            "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
-        )
 
 
 def _where_it_runs(found: Found) -> tuple[str, ...]:

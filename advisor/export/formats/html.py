@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.export import charts
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
+from advisor.records import Phase
 from advisor.report import document as doc
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ class HtmlReport(Format):
         yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog, found.change))
 
 
-_LONGEST_LISTING = 30  # lines
+_LONGEST_LISTING = 30  # lines; a longer one opens on a click
+_PHASES = [phase.value.replace("_", " ") for phase in Phase]
+# The least distance between two ticks with names, as a share of the axis.
+_APART = 0.08
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
@@ -63,17 +66,13 @@ def _html_block(block: doc.Block) -> str:
         case doc.Bullets(items):
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
         case doc.Listing(text):
-            return _html_listing(text)
+            listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
+            is_long = lines > _LONGEST_LISTING
+            return f"<details><summary>{lines} lines</summary>{listing}</details>" if is_long else listing
         case doc.Table():
             return _html_table(block)
         case doc.Bars():
-            return charts.figure(block)
-
-
-def _html_listing(text: str) -> str:
-    """Code or a chart. What is longer than a screen opens on a click."""
-    listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
-    return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
+            return figure(block)
 
 
 def _html_table(table: doc.Table) -> str:
@@ -98,3 +97,44 @@ def _html_inline(inline: doc.Inline) -> str:
             return f'<span class="bar"><i style="width:{width}"></i></span> {html.escape(text)}'
         case _:
             return html.escape(inline)
+
+
+# --- bar charts, styled by page.html ------------------------------------------------------------------------------
+
+
+def figure(chart: doc.Bars) -> str:
+    """A chart with its title and a sentence that says what it shows."""
+    body = "\n".join(
+        line for bar in chart.bars for line in (_stacked(bar) if isinstance(bar, doc.Stacked) else _bar(bar))
+    )
+    ticks, last = "", -1.0
+    for at, name in chart.ticks:
+        if at >= last + _APART:
+            ticks += f'<span style="left:{100 * at:.1f}%">{name}</span>'
+            last = at
+    axis = f'\n<div class="ticks">{ticks}</div>' if ticks else ""
+    title, words = html.escape(chart.title), html.escape(chart.words)
+    return f"<figure>\n<h3>{title}</h3>\n{body}{axis}\n<figcaption>{words}</figcaption>\n</figure>"
+
+
+def _bar(bar: doc.Bar) -> Iterator[str]:
+    """The name and the figures in a line, the bar under it."""
+    told = html.escape(" · ".join((bar.text, *bar.details)))
+    place = f"left:{100 * bar.start:.1f}%;width:max(2px, {100 * (bar.end - bar.start):.1f}%)"
+    area = f'<div class="track"><i class="{bar.tone}" style="{place}"></i></div>'
+    yield f'<div class="row"><b>{html.escape(bar.name)}</b><span>{told}</span>{area}</div>'
+
+
+def _stacked(bar: doc.Stacked) -> Iterator[str]:
+    """The bar on a scale of its own, since shares are compared. The times are in the legend."""
+    # A phase has the same colour in every bar.
+    places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]
+    parts = [(part, f"p{at}", html.escape(part.initial)) for part, at in zip(bar.parts, places, strict=True)]
+    drawn = (f'<i class="on {kind}" style="flex:{part.size:.4g}">{sign}</i>' for part, kind, sign in parts)
+    legend = (
+        f'<span class="sign {kind}">{sign}</span> {html.escape(f"{part.name} {part.text}")}'
+        for part, kind, sign in parts
+    )
+    yield f"<b>{html.escape(bar.name)}</b> {html.escape(bar.text)}"
+    yield f'<div class="stacked">{"".join(drawn)}</div>'
+    yield f'<p class="legend">{" · ".join(legend)}</p>'

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from advisor.experiment.outputs import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
 
@@ -26,12 +27,13 @@ class SettingsFile(Format):
 
     option = "--export"
     brief = "YAML"
+    suffixes = (".yaml", ".yml")
     order = 20
     offered = Offer("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 
-    def takes(self, path: str) -> bool:
-        """YAML, also without an ending."""
-        return Path(path).suffix.lower() in ("", ".yaml", ".yml")
+    def serves(self, outputs: Outputs, path: str) -> bool:
+        """Not beside a config, which is patched to the same ending."""
+        return outputs.config_path is None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         from advisor.export.settings_file import settings_yaml

@@ -1,7 +1,5 @@
 """The profile's Chrome trace as a format."""
 
-import gzip
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,29 +8,27 @@ from advisor.export.format import File, Format, Found
 
 
 class Trace(Format):
-    """The trace of the instrumented pass; the app saves it from its profile view."""
+    """The trace of the instrumented pass, gzipped as the session stores it."""
 
     option = "--trace"
-    suffixes = (".json", ".json.gz")
+    suffixes = (".json.gz",)
     order = 70
     needs_baseline = False
     missing = "The session ended before its profile, so there is no trace to write."
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file, gzipped when it ends in .gz; none where the session was not profiled."""
+        """One file; none where the session was not profiled."""
         facts = found.state.facts
-        if facts and facts.profile and facts.profile.trace_path:
-            kept = facts.profile.trace_path
-            yield File("Trace", path, lambda: _content(kept, compressed=path.lower().endswith(".gz")))
+        if facts and facts.profile and (stored := facts.profile.trace_path):
+            yield File("Trace", path, lambda: _content(stored))
 
 
-def _content(path: str, *, compressed: bool) -> bytes:
-    """The trace as JSON, gzipped as the session keeps it or not. Raises UsageError when it is gone."""
+def _content(path: str) -> bytes:
+    """The stored trace. Raises UsageError when it is gone."""
     try:
-        content = Path(path).read_bytes()
-        return content if compressed else gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
+        return Path(path).read_bytes()
+    except OSError as error:
         raise UsageError(
-            f"the trace {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
+            f"the trace {path} cannot be read: {error.strerror or error}.",
             "Measure again; sessions keep their traces in the state folder, beside the logs.",
         ) from error

@@ -223,12 +223,12 @@ class ExportView(View):
         return self._written_preview(self.chosen, state)[0] if state.baseline else ""
 
     def can(self, name: str) -> bool:
-        """Nothing can be saved before the baseline is measured, nor what is made by a command."""
+        """Nothing can be saved before the baseline is measured."""
         if name == "leave_path":
             return not self._list.has_focus
         if name == "overwrite":
             return self._in_the_way is not None
-        return self.context.state.baseline is not None and (name == "copy" or not self.chosen.by_command)
+        return self.context.state.baseline is not None
 
     def first_focus(self) -> Widget:
         return self._list

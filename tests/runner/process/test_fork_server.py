@@ -62,7 +62,7 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
     result = Runner().run(spec(), lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert "Too many open files" in result.reason
-    assert "ulimit -n" in result.hint
+    assert "ulimit -a" in result.hint
 
 
 def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_nothing, monkeypatch):
@@ -90,7 +90,7 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
 SESSION = """
 import sys
 from pathlib import Path
-from advisor.files.scratch import scratch_folder
+from advisor.files.folders import scratch_folder
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 

@@ -27,19 +27,6 @@ async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatc
         assert [call[0] for call in control.calls].count("verify") == 1
 
 
-async def test_what_a_command_makes_is_shown_and_cannot_be_saved() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "4", "down", "down")
-        assert not app.query_one("#save-row").display
-        assert "writes model.pt2" not in screen_text(app)
-        assert app.view.check_action("save", ()) is False
-        assert "Save" not in screen_text(app).splitlines()[-1]
-        await press(pilot, "s")
-        assert not app.context.saved
-        await press(pilot, "down")
-        assert app.query_one("#save-row").display
-
-
 @pytest.mark.parametrize(
     ("keys", "written"),
     [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import UsageError
-from advisor.files import scratch
-from advisor.files.scratch import scratch_folder
+from advisor.files import folders
+from advisor.files.folders import scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _asked_anew():
 
 def test_a_folder_of_our_own_that_ends_with_the_process():
     script = (
-        "import os\nfrom advisor.files.scratch import scratch_folder\nmade = scratch_folder()\n"
+        "import os\nfrom advisor.files.folders import scratch_folder\nmade = scratch_folder()\n"
         "(made / 'pymp-x').mkdir()\nprint(made, made == scratch_folder(), oct(made.stat().st_mode & 0o777))\n"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
@@ -32,11 +32,11 @@ def test_a_folder_of_our_own_that_ends_with_the_process():
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 40)
     long.mkdir()
-    monkeypatch.setattr(scratch, "_usual", lambda: str(long))
+    monkeypatch.setattr(folders, "_usual", lambda: str(long))
     assert len(os.fsencode(scratch_folder())) + len("/listener-12345678") < 104
     assert not list(long.iterdir())
     scratch_folder().rmdir()
     scratch_folder.cache_clear()
-    monkeypatch.setattr(scratch, "_places", lambda: iter([str(tmp_path / "gone")]))
+    monkeypatch.setattr(folders, "_places", lambda: iter([str(tmp_path / "gone")]))
     with pytest.raises(UsageError, match="no folder for temporary files"):
         scratch_folder()
