@@ -14,7 +14,6 @@ from project_configs import TUNED, patch_of
 
 from advisor.export.config_patch import patched
 from advisor.export.configs.words import Wanted
-from advisor.records import ConfigKind
 
 pytestmark = pytest.mark.process
 
@@ -201,10 +200,3 @@ def test_ultralytics(tmp_path):
     config = cfg.get_cfg(overrides=str(overrides))
     assert (config.amp, config.compile, config.channels_last) == ("bf16", "reduce-overhead", True)
     assert (config.workers, config.batch, config.nbs, config.deterministic) == (4, 24, 48, False)
-
-
-@pytest.mark.parametrize("kind", [ConfigKind.HUGGINGFACE, ConfigKind.ULTRALYTICS, ConfigKind.TIMM])
-def test_a_kind_that_is_said_is_written_to_an_almost_empty_config(kind, tmp_path):
-    patch = patch_of("ultralytics_short.yaml", {"precision.autocast": "bfloat16"}, kind=kind)
-    assert patch.rest == {}
-    assert yaml.safe_load(patch.text).items() >= yaml.safe_load(patch_of("ultralytics_short.yaml", {}).text).items()

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, diff
+from advisor.export.config_patch import Patch
 from advisor.export.config_patch import patched as patch_of
 from advisor.export.configs.words import Wanted
 from advisor.files.config_file import parsed
@@ -203,20 +203,6 @@ def test_a_recursive_config_is_no_trap():
     text = "a: &a\n  self: *a\n  batch_size: 64\n"
     with pytest.raises(UsageError, match="leaves no room"):
         patched(text, {"data.batch_size": 128})
-
-
-def test_the_diff():
-    old = "a: 1\r\nbatch_size: 64\r\nz: 3"
-    assert diff(old, patched(old, {"data.batch_size": 128}).text, "conf.yaml") == (
-        "--- a/conf.yaml\n"
-        "+++ b/conf.yaml\n"
-        "@@ -1,3 +1,3 @@\n"
-        " a: 1\n"
-        "-batch_size: 64\n"
-        "+batch_size: 128\n"
-        " z: 3\n"
-        "\\ No newline at end of file\n"
-    )
 
 
 WORKERS = {"data.num_workers": 4, "data.persistent_workers": True}
