@@ -9,7 +9,7 @@ operations. In a container PyTorch can have counted cores that it does not get.
 
 When it does not:
 Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their vector
-units, so more threads than physical cores seldom help.
+units, so more threads than physical cores seldom help. Fewer gain less once other programs have ended.
 
 Numerics:
 close: a sum that is divided among other threads is added up in another order.

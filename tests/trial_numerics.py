@@ -7,9 +7,8 @@ from pathlib import Path
 
 from planted import plant_numerics
 
-from advisor.judging.judge import CONTROL_SETTINGS, Judge
+from advisor.judging.judge import CONTROL_SETTINGS, Judge, trial_record
 from advisor.judging.numerics import own_rounding
-from advisor.judging.records import trial_record
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Candidate,

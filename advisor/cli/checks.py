@@ -7,7 +7,7 @@ from pathlib import Path
 
 from advisor.cli.parser import given
 from advisor.errors import UsageError
-from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
+from advisor.experiment.request import STANDARD_OUTPUT, Outputs
 from advisor.export.files import check_replaceable, check_writable
 from advisor.export.formats import format_for
 from advisor.figures.options import named

@@ -11,9 +11,7 @@ from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
-from advisor.judging.cached import cached
-from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
-from advisor.judging.records import trial_record
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, NumericsResult, TrialRecord, TrialResult

@@ -12,7 +12,7 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, upper_bound
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
-from advisor.judging.cached import cached
+from advisor.judging.judge import cached
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL

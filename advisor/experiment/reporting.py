@@ -14,7 +14,7 @@ from advisor.experiment.known import Known
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.experiment.state import SessionState
-from advisor.judging.records import stack_record
+from advisor.judging.judge import stack_record
 from advisor.source.prints import SourceWatch
 
 

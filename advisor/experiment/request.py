@@ -1,20 +1,24 @@
-"""Request: the options of a session."""
+"""What a session is asked for: the options of measuring, and the files to write."""
 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from advisor.errors import UsageError
 from advisor.files.paths import check_target
 from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
-from advisor.records import Numerics, Objective, TargetSpec, Value
+from advisor.records import ConfigKind, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
+from advisor.source.reading import target_file
 from advisor.workloads.scripts import is_script
 
 DEFAULT_BUDGET_S = 300.0
 DEFAULT_EVAL_STEPS = 100  # of a training before its score is taken
+STANDARD_OUTPUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class Request:
     ``accept``: recipes accepted from the start, each with the one value that is meant or None.
     ``evaluate`` names the function that scores a model, after ``eval_steps`` steps where the loop trains. ``gpus``:
     those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts with the
-    options ``launch``. ``scripts``: files that are read for habits, beside the target's own.
+    options ``launch``. ``scripts``: files that are read for habits, beside the target's own. ``command``: the words
+    of the command line as they were typed, without probable secrets; empty where there was none.
     """
 
     target: TargetSpec
@@ -53,10 +58,11 @@ class Request:
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
     accept: tuple[tuple[str, Value | None], ...] = ()
+    command: tuple[str, ...] = ()
 
     def continuing(self, past: Request) -> Request:
         """This request, with the past one's target if it names none, and its value for each option at its default."""
-        asked = {name: value for name, value in _choices(self).items() if name != "target"}
+        asked = {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
         given = _choices(self.target)
         if not self.target.target:  # that of the past one
             del given["target"], given["directory"]
@@ -79,6 +85,14 @@ class Request:
             raise UsageError(why, f"`perf-advisor init {target.target}` drafts a build function; name that.")
 
     @property
+    def options(self) -> dict[str, str]:
+        """What differs from the defaults, as text by the names of the fields."""
+        of_target = ("mode", "device", "batch_size", "input_shape")
+        chosen = {name: value for name, value in _choices(self.target).items() if name in of_target}
+        chosen |= {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
+        return {name: str(value) for name, value in chosen.items()}
+
+    @property
     def wants_several(self) -> bool:
         """Whether the session measures on several GPUs, too."""
         return self.gpus != 1 or self.machines > 1
@@ -94,3 +108,51 @@ def _choices(record: Any) -> dict[str, Any]:
     """The fields of a frozen record that are not at their default."""
     usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(record)}
     return {name: getattr(record, name) for name in usual if getattr(record, name) != usual[name]}
+
+
+# --- the files to write -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files that a session is asked to write, by their paths."""
+
+    json_path: str | None = None  # may be ``-``
+    export_path: str | None = None
+    report_path: str | None = None
+    config_path: str | None = None  # the user's own file, patched on export
+    key_map: Mapping[str, str] = field(default_factory=dict)  # its entry's dotted path in the config, by setting
+    trace_path: str | None = None  # for the profile's Chrome trace, gzipped
+    config_kind: ConfigKind | None = None  # the program that reads the config; None when its keys tell
+    verify: bool = True  # the export is applied to the target and timed
+    own_file: str | None = None  # the target's own, whose change can be exported as well
+    is_script: bool = False  # it is a script, which has no build()
+    shows_diff: bool = False  # the change is printed too
+
+    @property
+    def json_to_stdout(self) -> bool:
+        """Whether standard output belongs to the JSON report."""
+        return self.json_path == STANDARD_OUTPUT
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files to write, by the option that names each."""
+        named = {
+            "--json": self.json_path,
+            "--export": self.export_path,
+            "--report": self.report_path,
+            "--trace": self.trace_path,
+        }
+        return {option: path for option, path in named.items() if path is not None}
+
+
+def beside_own_files(outputs: Outputs, request: Request) -> Outputs:
+    """The outputs with the target's own file. Raises UsageError for one that would replace it or a training script."""
+    target, directory = request.target.target, request.target.directory
+    of_target = target_file(target, directory)
+    own = {os.path.realpath(file) for file in (of_target, *request.scripts) if file}
+    for option, text in outputs.files.items():
+        if os.path.realpath(text) in own:
+            raise UsageError(f"{option}: {text} is the code that is measured.", "Name another file.")
+    own_file = str(of_target.resolve()) if of_target else None
+    return replace(outputs, own_file=own_file, is_script=is_script(target, directory, "build"))

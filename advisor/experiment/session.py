@@ -12,16 +12,14 @@ from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision, Steering
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.measuring.baseline import check_energy, first_run
+from advisor.experiment.measuring.baseline import baseline_score, check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.experiment.measuring.move_trials import MoveTrials
-from advisor.experiment.measuring.scoring import baseline_score
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.past.resuming import hints_for, save_hints, take_over, workload_name
-from advisor.experiment.past.sameness import check_same_machine
+from advisor.experiment.past.resuming import check_same_machine, hints_for, save_hints, take_over, workload_name
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL

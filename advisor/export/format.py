@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -42,7 +42,7 @@ class Found:
     @property
     def settings(self) -> dict[str, Value]:
         """The settings that won, as far as their recipes are still there."""
-        from advisor.report.conclusions import settings_to_export
+        from advisor.report.figures import settings_to_export
 
         return dict(self.catalog.without_removed(settings_to_export(self.state)))
 
@@ -147,9 +147,9 @@ class Format(ABC):
     def usage(self, name: str, found: Found) -> Sequence[str]:
         """Lines that say what to do with the file, or why it does nothing."""
         if self.applies_settings and not found.settings:
-            from advisor.report.verdict import why_no_stack
+            from advisor.report.verdict import no_result
 
-            return f"no settings in it: {why_no_stack(found.state)}", "the reports have all that was measured"
+            return f"no settings in it: {no_result(found.state)[0]}", "the reports have all that was measured"
         return self.next_steps(name, found)
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:

@@ -13,9 +13,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.sweep import knee_of
 from advisor.judging.objective import Yardstick
 from advisor.records.secrets import arguments_without_secrets
-from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
-from advisor.report.figures import tokens_per_s
-from advisor.report.habits import habit_rows
+from advisor.report.evidence import habit_rows
+from advisor.report.figures import roof_shares, settings_to_export, sweep_of, tokens_per_s
 from advisor.version import __version__
 
 SCHEMA = 2

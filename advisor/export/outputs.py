@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, UsageError
-from advisor.experiment.outputs import STANDARD_OUTPUT, Outputs
-from advisor.experiment.request import Request
+from advisor.experiment.request import STANDARD_OUTPUT, Outputs, Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found

@@ -8,10 +8,9 @@ from advisor.figures.formatting import format_interval, format_ms, format_pendin
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import StackRecord, TrialRecord, Value
-from advisor.report.conclusions import stack_is_unclear
-from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch
+from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch, stack_is_unclear
 from advisor.report.several_gpus import comparison_of, gpus_to_start, launch_command
-from advisor.report.verdict import why_no_stack
+from advisor.report.verdict import no_result
 from advisor.version import __version__
 
 
@@ -73,7 +72,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     elif stack and stack.pending and settings == stack.settings:
         yield from (f"speed-up: not known: {format_pending(stack)}", *own)
     elif not settings:
-        yield f"no settings: {why_no_stack(state)}"
+        yield f"no settings: {no_result(state)[0]}"
     elif stack and stack.comparison and settings == stack.settings:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"

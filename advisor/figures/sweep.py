@@ -11,7 +11,6 @@ RECIPE = "batch_size"
 KNEE_TOLERANCE = 0.03
 # Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
-BEYOND_LATENCY = "above the latency limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def sweep_points(
     for size, point in points.items():
         slow = point.latency is not None and latency_limit_ms is not None and point.latency.p95_ms > latency_limit_ms
         if slow and not point.problem:
-            points[size] = replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(latency_limit_ms)}")
+            points[size] = replace(point, problem=f"above the latency limit of {format_ms(latency_limit_ms)}")
     return tuple(points[size] for size in sorted(points))
 
 

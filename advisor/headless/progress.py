@@ -22,7 +22,7 @@ from advisor.records import Comparison, StackRecord, TrialRecord, TrialResult, V
 from advisor.report import figures
 from advisor.report.evidence import hardware_table, workload_rows
 from advisor.report.several_gpus import row_words
-from advisor.report.verdict import why_no_stack
+from advisor.report.verdict import no_result
 
 # The largest share of the work that is shown as done before the session has ended.
 _ALMOST = 0.99
@@ -139,7 +139,7 @@ class HeadlessReporter:
     def _stack_line(self, stack: StackRecord) -> str:
         """The line on the settings together: their effect, or why there is none."""
         if not stack.settings:
-            return f"together: {why_no_stack(self.state)}"
+            return f"together: {no_result(self.state)[0]}"
         settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
         effect = stack.result.reason if stack.pending else format_outcome(stack.result)
         if stack.result.measured:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment.events import Event, SessionFinished
 from advisor.experiment.measuring.verification import limit_s, may_be_verified
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
 from advisor.headless.progress import HeadlessReporter

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from advisor.errors import UsageError
-from advisor.experiment.gains import stack_helps
-from advisor.experiment.outputs import Outputs
-from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Outputs, Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
@@ -29,7 +27,7 @@ from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export, stack_helps
 
 T = TypeVar("T")
 

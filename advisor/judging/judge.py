@@ -6,25 +6,26 @@ longer budget judge by the same evidence. The arithmetic is that of ``figures/st
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from statistics import median
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from advisor.figures.stats import (
     REPORT,
     SELECTION,
     Interval,
     ProcessSpread,
+    break_even_steps,
     half_width,
     largest_difference,
     process_spread,
     ratio_interval,
     side_variance,
 )
-from advisor.judging.cached import cached
 from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
 from advisor.judging.objective import Goal, Yardstick
 from advisor.judging.runs import DEVICE_BOUND, FED, Turns, as_one, is_captured, mean_speed, rates, speed, undisturbed
@@ -32,12 +33,15 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
+    Candidate,
     Comparison,
     Mode,
     Numerics,
     NumericsResult,
     Objective,
     Outcome,
+    StackRecord,
+    TrialRecord,
     TrialResult,
     Value,
 )
@@ -48,6 +52,28 @@ CONTROL_SETTINGS = Settings({"control.noop": True})
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
+
+ValueT = TypeVar("ValueT")
+AnswerT = TypeVar("AnswerT")
+P = ParamSpec("P")
+
+
+def cached(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concatenate[ValueT, P], AnswerT]:
+    """A method of a frozen value, which has a namespace, that works each answer out once, by its hashable arguments.
+
+    The search asks the same of a value for each move.
+    """
+    place = f"_{method.__name__}_cached"
+
+    @functools.wraps(method)
+    def answer(value: ValueT, /, *given: P.args, **named: P.kwargs) -> AnswerT:
+        answers: dict[Any, AnswerT] = vars(value).setdefault(place, {})
+        asked = (given, *named.items())
+        if asked not in answers:
+            answers[asked] = method(value, *given, **named)
+        return answers[asked]
+
+    return answer
 
 
 @dataclass(frozen=True)
@@ -92,7 +118,7 @@ class Judge:
 
     # --- the baseline and the noise -------------------------------------------------------------------------------
 
-    @cached_property
+    @functools.cached_property
     def baseline_runs(self) -> tuple[TrialResult, ...]:
         """The measured runs of the baseline: only undisturbed ones if there are at least two of those, else all."""
         runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
@@ -103,12 +129,12 @@ class Judge:
         """The runs of the control, the failed ones too."""
         return self.runs.get(CONTROL_SETTINGS, ())
 
-    @cached_property
+    @functools.cached_property
     def unchanged_runs(self) -> tuple[TrialResult, ...]:
         """The measured runs that changed nothing: those of the baseline, and the control's."""
         return tuple(run for run in (*self.baseline_runs, *self.controls) if run.measured)
 
-    @cached_property
+    @functools.cached_property
     def _timed_unchanged(self) -> tuple[TrialResult, ...]:
         """The same, and the baseline as it was timed block by block in turns: at another time, so drift shows."""
         in_turn = (turns.old[0] for turns in self.in_turn.values() if turns.by_block)
@@ -120,7 +146,7 @@ class Judge:
         found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 
-    @cached_property
+    @functools.cached_property
     def _spreads(self) -> Mapping[bool, ProcessSpread]:
         """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
         found: dict[bool, ProcessSpread] = {}
@@ -142,7 +168,7 @@ class Judge:
         """Whether other programs take cores or the GPU, or something else disturbed every run of the baseline."""
         return self.crowded or all(run.disturbed for run in self.baseline_runs)
 
-    @cached_property
+    @functools.cached_property
     def spread(self) -> Spread:
         """The largest differences in numerics between two runs of the baseline; the control counts as one."""
         return spread_of(self.unchanged_runs)
@@ -170,7 +196,7 @@ class Judge:
             apart=self.apart,
         )
 
-    @cached_property
+    @functools.cached_property
     def yardstick(self) -> Yardstick:
         """The yardstick of the session's goal."""
         return Yardstick(self.goal, self.baseline_record())
@@ -181,7 +207,7 @@ class Judge:
         """The runs of these settings that produced timings."""
         return self._measured.get(Settings(settings), ()) if settings else self.baseline_runs
 
-    @cached_property
+    @functools.cached_property
     def _measured(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
         return {settings: tuple(run for run in runs if run.measured) for settings, runs in self.runs.items()}
 
@@ -198,7 +224,7 @@ class Judge:
         """One result for all runs of these settings: the largest peaks and the median energy."""
         return self._results.get(Settings(settings))
 
-    @cached_property
+    @functools.cached_property
     def _results(self) -> Mapping[Settings, TrialResult]:
         known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
         known[BASELINE] = self.baseline_runs
@@ -296,3 +322,71 @@ class Judge:
 def _floor(figures: Sequence[float | None]) -> float:
     """The largest relative difference between one and the next of the figures that are known; 0 of one."""
     return largest_difference([after / before for before, after in pairwise(filter(None, figures))])
+
+
+# --- records of candidates and stacks -----------------------------------------------------------------------------
+
+
+def trial_record(
+    judge: Judge, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
+) -> TrialRecord:
+    """A candidate's record from the runs of these settings. ``without``: the same settings without the candidate."""
+    result = judge.result(settings)
+    assert result is not None, "these settings were tried"
+    contribution = None
+    if result.measured and without and judge.measured_runs(without):
+        contribution = judge.contribution(settings, without)
+    effects = _effects(judge, Settings(settings), result)
+    return TrialRecord(candidate, dict(settings), result, **effects, contribution=contribution)
+
+
+def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
+    """A stack's record. Without settings it is the baseline itself, at a speed-up of 1."""
+    key = Settings(settings)
+    result = judge.result(key) if key else judge.baseline_record().result
+    assert result is not None, "the stack was measured"
+    step_ms, rate = judge.speeds(key)[1] if result.measured else (None, None)
+    runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
+    phases = next((run.phases for run in reversed(runs) if run.phases), {})
+    return StackRecord(
+        dict(key),
+        replace(result, phases=phases) if key else result,
+        **_effects(judge, key, result),
+        baseline_step_ms=step_ms,
+        baseline_samples_per_s=rate,
+        dropped=dict(dropped),
+    )
+
+
+def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
+    """The fields that trials and stacks share. A failed one has only the numerics that made it fail."""
+    if not result.measured:
+        return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
+    step_ms, rate = judge.speed(settings)
+    return {
+        "comparison": judge.compare(settings),
+        "numerics": judge.numerics(settings),
+        "break_even_steps": steps_to_break_even(judge, settings, result),
+        "step_ms": step_ms,
+        "samples_per_s": rate,
+        "confirmed": judge.took_turns(settings) and judge.holds_where_busy(settings),
+    }
+
+
+def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
+    """After how many steps a slower start pays off; None if a step is not faster.
+
+    The speeds come from the comparison, the start-up time from ``result``.
+    """
+    if not settings:
+        return 0
+    (step_ms, rate), (_, baseline_rate) = judge.speeds(settings)
+    steps_like_baseline_s = step_ms / 1e3 * rate / baseline_rate
+    extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
+    return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
+
+
+def overhead_s(result: TrialResult, step_ms: float) -> float:
+    """Seconds of the start (applying, compiling, warming up) beyond the time of its steps in the steady state."""
+    start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
+    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)

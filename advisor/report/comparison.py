@@ -13,7 +13,6 @@ from advisor.figures.formatting import MISSING, format_bytes, format_change, for
 from advisor.records import Value, text_of
 from advisor.report.document import Section, Table
 from advisor.report.evidence import hardware_table, workload_rows
-from advisor.report.reproduce import options_of
 from advisor.report.rows import Figures, ranking
 
 _WITHIN = "within the intervals"
@@ -123,7 +122,6 @@ def _known(side: Measured) -> dict[str, Mapping[str, _Figure | str]]:
             "Step": _Figure(format_ms(together.after_ms), together.after_ms, effect.half_width),
             "Peak memory": _Figure(format_bytes(peak), peak),
         }
-    options = (word.partition("=") for word in options_of(side.request))
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
     present = _texts(facts.workload.current if facts else {})
     return {
@@ -132,7 +130,7 @@ def _known(side: Measured) -> dict[str, Mapping[str, _Figure | str]]:
         "Settings of the stack": _texts(state.stack_settings),
         "Settings": {row.key: _effect(row.figures) if row.figures else row.note for row in found.every},
         "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **present},
-        "Options": {name: value for name, _, value in options},
+        "Options": side.request.options,
         "Machine": {str(name): str(text) for name, text in machine},
         "Versions": facts.versions if facts else {},
     }

@@ -17,15 +17,7 @@ class Code:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of 0 to 1 in words, with a bar where bars can be drawn."""
-
-    share: float
-    text: str
-
-
-Inline = str | Code | Share
+Inline = str | Code
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes."""
+"""The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes, habits."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
 from advisor.figures.formatting import (
     MISSING,
+    counted,
     format_amount,
     format_bytes,
     format_count,
@@ -15,17 +17,18 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
     format_setting,
+    interval_or_words,
     link_rows,
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
-from advisor.records import Ceilings, Facts, Hardware, Mode, Profile, text_of
+from advisor.records import Facts, Finding, HabitRow, Hardware, Mode, Profile, TrialRecord, text_of
 from advisor.report import figures
-from advisor.report.conclusions import RoofShare, by_own_time, roof_shares, sweep_of, tuned_phases
-from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Share, Table, pairs, table_of
+from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Table, pairs, table_of
+from advisor.report.figures import RoofShare, by_own_time, roof_shares, sweep_of, tuned_phases
+from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
-_THREADS = "cpu.threads"
 # A larger share of a measured peak rate is shown as a contradiction; fast algorithms reach somewhat more than 1.
 _MOST_OF_A_PEAK = 1.5
 _AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
@@ -38,16 +41,9 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
     baseline, stack = state.baseline, state.stack if state.stack_settings else None
     caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
-    if baseline is not None and baseline.result.disturbed:
-        caveats.append(f"The baseline is unreliable: {baseline.result.disturbed}.")
-        if stack and _THREADS in stack.settings:
-            caveats.append(
-                f"{_THREADS}: {text_of(stack.settings[_THREADS])} gains less on a quiet machine: here other programs "
-                "take a core, and every operator waits for the thread without one."
-            )
     if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
-        others = figures.company(baseline.result.gpu.foreign_processes)
-        caveats.append(f"While the baseline was timed, {others}; even an idle one can slow launches.")
+        troubles = figures.gpu_words(baseline.result.gpu, troubles_only=True)
+        caveats.append(f"While the baseline was timed: {troubles}. Even an idle process can slow launches.")
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
@@ -64,14 +60,6 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
         yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
 
 
-def bound_sentence(profile: Profile) -> str:
-    """The bottleneck in a sentence, with the evidence; empty where that is not known."""
-    if not profile.kind_of_step:
-        return ""
-    subject = "The step is" if profile.bottleneck else "What limits the step is"
-    return f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}."
-
-
 def roof_text(reached: RoofShare) -> str:
     """The share of a peak rate in words: ``94 % of 51.0 TFLOP/s float32``."""
     return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
@@ -82,8 +70,9 @@ def roof_text(reached: RoofShare) -> str:
 
 def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iterator[Block]:
     """What limits the step, the workload, and the measurements with the user's own settings."""
-    if state.profile and state.profile.kind_of_step:
-        yield Paragraph(bound_sentence(state.profile))
+    if (profile := state.profile) and profile.kind_of_step:
+        subject = "The step is" if profile.bottleneck else "What limits the step is"
+        yield Paragraph(f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}.")
     yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
     if state.baseline and state.baseline.result.notes:
         yield Bullets(state.baseline.result.notes)
@@ -132,7 +121,7 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
     if energy := figures.energy_words(result.energy_j_per_sample):
         yield "Energy", f"{energy}, whole GPU"
     if result.gpu is not None and result.gpu.samples:
-        yield "GPU", figures.gpu_sentence(result.gpu)
+        yield "GPU", figures.gpu_words(result.gpu)
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
 
@@ -191,12 +180,11 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
     """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
     tuned, rows = tuned_phases(state), list[dict[str, Inline]]()
     for name in dict.fromkeys((*profile.phases, *tuned)):
-        share = profile.share(name)
         rows.append(
             {
                 "Phase": name.replace("_", " "),
                 "Time": format_ms(profile.phases.get(name)),
-                "Share": Share(share, format_percent(share, digits=1)) if name in profile.phases else MISSING,
+                "Share": format_percent(profile.share(name), digits=1) if name in profile.phases else MISSING,
                 "Tuned": format_ms(tuned.get(name)),
                 "Kernels and copies": format_ms(profile.device_phases.get(name)),
             }
@@ -208,25 +196,22 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
 
 
 def roof_section(state: SessionState) -> Iterator[Section]:
-    """The section on efficiency: the step against the machine's peak rates, before and after, and those rates."""
+    """The section on efficiency: the step against the machine's peak rates, before and after."""
     profile = state.profile
     if profile is None:
         return
     before, after = roof_shares(state)
     named = (("Matrix products", before), ("Tuned", after))
-    reached = [(name, Share(found.share, roof_text(found))) for name, found in named if found]
+    reached = [(name, roof_text(found)) for name, found in named if found]
     rows = [*reached, *_step_rows(profile)]
     blocks: list[Block] = [pairs(rows)] if rows else []
     if before and after and after.share < before.share:
         blocks.append(Paragraph(f"The tuned share refers to the higher peak of {after.dtype}: it means more work."))
-    if profile.ceilings and (ceilings := list(_ceiling_rows(profile.ceilings))):
-        when = f" on {profile.ceilings.measured_on}" if profile.ceilings.measured_on else ""
-        blocks += [Paragraph(f"Peak rates of this machine, measured{when}:"), pairs(ceilings)]
     if blocks:
         yield Section("Efficiency", tuple(blocks), whole=True)
 
 
-def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
+def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
     """The work of a step and its share of the machine's peaks, as far as measured."""
     if profile.flops_per_step:
         yield "Arithmetic", f"{format_amount(profile.flops_per_step, 'FLOP')} a step"
@@ -234,28 +219,16 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, Inline]]:
             yield "Rate", format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
     if (moving := step_copy_share(profile)) is not None:
         moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
-        yield "Memory traffic", Share(moving, f"{format_percent(moving)} of {rate}, about {moved} a step")
+        yield "Memory traffic", f"{format_percent(moving)} of {rate}, about {moved} a step"
     if profile.host_to_device_bytes:
         yield "Input", f"{format_bytes(profile.host_to_device_bytes)} a step copied to the device"
     if (busy := profile.device_busy_share) is not None:
-        yield "GPU busy", Share(busy, f"{format_percent(busy)} of the step")
+        yield "GPU busy", f"{format_percent(busy)} of the step"
     if profile.kernels_per_step is not None:
         yield "Kernels", f"{format_count(round(profile.kernels_per_step))} a step"
     if (calling := overhead_share(profile)) is not None:
         count = format_count(profile.calls_per_step)
-        yield "Launches", Share(calling, f"{format_percent(calling)} of the step at least ({count} operators)")
-
-
-def _ceiling_rows(ceilings: Ceilings) -> Iterator[tuple[str, Inline]]:
-    """The machine's peak rates: matrix products by number type, slowest first, then memory and calls."""
-    for dtype, rate in sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1]):
-        yield dtype, format_rate(rate, "FLOP")
-    if ceilings.copy_bytes_per_s is not None:
-        yield "memory", f"{format_rate(ceilings.copy_bytes_per_s, 'B')} read and written"
-    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
-        yield f"from {memory}", f"{format_rate(rate, 'B')} host to device"
-    if ceilings.call_overhead_s is not None:
-        yield "a call", f"{format_ms(1e3 * ceilings.call_overhead_s)} for an operator on no data"
+        yield "Launches", f"{format_percent(calling)} of the step at least ({count} operators)"
 
 
 # --- the CPU and batch sizes -----------------------------------------------------------------------------------
@@ -277,19 +250,108 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
 
 
 def sweep_sentence(points: Sequence[sweep.SweepPoint], mode: Mode) -> str:
-    """A sentence that recommends a batch size, and says why not a larger one."""
-    knee = sweep.knee_of(points)
-    bounded = any(point.problem.startswith(sweep.BEYOND_LATENCY) for point in points)
-    if knee is None and bounded:
-        return "No size that was measured keeps the latency limit: start lower, with --batch-size 1."
+    """A sentence that recommends a batch size, or says why there is none."""
+    knee, grows = sweep.knee_of(points), "the time of a step" if mode is Mode.TRAIN else "latency"
     if knee is None:
-        return "No size leaves the device enough free memory to be recommended."
+        return "No size that was measured keeps the latency limit and leaves the device enough free memory."
     if all(point.own or point.undecided for point in points if point.usable):
         return "No size is measurably faster than the one you have."
-    best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput"
-    if bounded:
-        return f"{knee:,} samples is the size to take: of those that keep the latency limit, {best}."
-    if knee == max(point.size for point in points if point.usable) > min(point.size for point in points):
-        return f"{knee:,} samples is {best}, and the largest that was fit to use: a larger one may give more."
-    grows = "memory and the time of a step" if mode is Mode.TRAIN else "memory and latency"
-    return f"{knee:,} samples is the knee: {best}. Beyond it only {grows} grow."
+    best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput that was measured"
+    return f"{knee:,} samples is the knee: {best}. Larger sizes take more memory, and lengthen {grows}."
+
+
+# --- habits ---------------------------------------------------------------------------------------------------
+
+
+def source_section(state: SessionState) -> Iterator[Section]:
+    """The findings in the user's source, with the cost where it was measured."""
+    if not state.source_files:
+        return
+    habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
+    read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
+    found = list(state.source_problems)
+    for one in state.findings:
+        price = f" ({cost})" if (cost := price_text(one, state)) else ""
+        found.append(f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{price}.")
+    bullets = [Bullets(tuple(found))] if found else []
+    yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
+
+
+def price_text(finding: Finding, state: SessionState) -> str:
+    """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass; empty for none."""
+    record, profile = price_of(finding, state.trials.values()), state.profile
+    if record is not None:
+        return f"{record.candidate.name} {interval_or_words(record.comparison)}"
+    if profile is None:
+        return ""
+    if waits_ms := sum(place.blocked_ms or 0.0 for place in profile.sync_places or () if place.place == finding.place):
+        return f"the host waits {format_ms(waits_ms)} a step"
+    rows = (row for row in profile.habits if row.habit == finding.recipe)
+    steps = {row.way: row.step_ms for row in rows if row.step_ms is not None}
+    others = [step_ms for way, step_ms in steps.items() if way != finding.value]
+    if finding.value in steps and others:
+        return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"
+    return ""
+
+
+def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """The trial that measured the cost of a finding; None where there was none.
+
+    If the loop has the setting, that is the trial without it; else the trial that does what the line does. If the
+    line lacks something, it is the best trial of the recipe.
+    """
+    own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
+    measured = [record for record in own if record.comparison is not None]
+    mended = [record for record in measured if record.candidate.already_on]
+    if finding.value:
+        same = [record for record in measured if text_of(record.candidate.value) == finding.value]
+        return next(iter(mended or same), None)
+    return max(mended or measured, key=lambda one: one.comparison.speedup if one.comparison else 0.0, default=None)
+
+
+def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+    """Lines that make the host wait for the device, and ways of doing the same thing, timed beside each other."""
+    blocks, profile = list[Block](), state.profile
+    if profile and profile.sync_places:
+        blocks.append(Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:"))
+        waits: list[dict[str, Inline]] = [
+            {
+                "Where": place.place,
+                "Line": Code(place.text),
+                "Times a step": format_count(place.calls_per_step),
+                "Waits": format_ms(place.blocked_ms),
+            }
+            for place in profile.sync_places
+        ]
+        blocks.append(table_of(waits, ("Where", "Line")))
+    if profile and (count := profile.host_made_tensors):
+        made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
+        blocks.append(Paragraph(f"{made} made on the host and copied to the device in each step."))
+    ways = [
+        {
+            "Habit": title_of(row.habit, catalog),
+            "Way": row.way,
+            "Its phase": format_ms(row.phase_ms),
+            "Step": format_ms(row.step_ms),
+            "Share of the step": format_percent(row.share, digits=1),
+            "Memory": format_bytes(row.memory_bytes),
+        }
+        for row in habit_rows(state)
+    ]
+    if ways:
+        blocks.append(table_of(ways, ("Habit", "Way"), brief=("Habit", "Way", "Its phase", "Step", "Memory")))
+    if blocks:
+        yield Section("Waits and habits", tuple(blocks))
+
+
+def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
+    """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
+    if state.facts is None or state.facts.profile is None:
+        return ()
+    rows, present = [], text_of(state.facts.workload.current.get("step.zero_grad", "none"))
+    for row in state.facts.profile.habits:
+        record = state.baseline if row.way == present else state.trials.get(f"zero_grad={row.way}")
+        trained = row.habit == "zero_grad" and row.step_ms is None and record is not None
+        in_company = isinstance(record, TrialRecord) and not record.alone
+        rows.append(replace(row, step_ms=record.step_ms) if record and trained and not in_company else row)
+    return tuple(rows)

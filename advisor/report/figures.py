@@ -1,11 +1,13 @@
-"""Measured figures in the words that the app, the headless summary and the reports share. Pure functions.
+"""Measured figures in the words that the app, the headless summary and the reports share, and conclusions from them.
 
-The app adds colours and meters, the reports put the same words into tables and sentences.
+The app adds colours and meters, the reports put the same words into tables and sentences. Pure functions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
+from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     counted,
@@ -16,9 +18,25 @@ from advisor.figures.formatting import (
     format_times,
     format_within,
 )
-from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
-from advisor.records import BaselineRecord, Facts, GpuReadings, Hardware, Latency, StackRecord, Verification
-from advisor.records.trials import TrialRecord, TrialResult
+from advisor.figures.roof import ceiling_of, dtype_under, roof_share
+from advisor.figures.sweep import SweepPoint, sweep_points
+from advisor.machine.hardware import POWER_CAP
+from advisor.records import (
+    BaselineRecord,
+    Comparison,
+    Facts,
+    GpuReadings,
+    Hardware,
+    Latency,
+    OperatorRow,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Value,
+    Verdict,
+    Verification,
+)
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
@@ -139,38 +157,24 @@ def verified_words(verification: Verification) -> str:
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
 
 
-def gpu_sentence(gpu: GpuReadings) -> str:
-    """NVML's readings during a timing: gauges, slowdowns, and other processes."""
-    gauges = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
-    if (clock := gpu.sm_clock_mhz) is not None:
-        lowest = gpu.sm_clock_lowest_mhz
-        gauges.append(f"SM clock {clock}{f' (lowest {lowest})' if lowest and lowest < clock else ''} MHz")
-    if gpu.power_w is not None:
-        gauges.append(f"{gpu.power_w:.0f} W on average")
-    # A power cap is normal for a heavy step.
-    capped = ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []
-    parts = (", ".join(gauges), *capped, *gpu_troubles(gpu), company(gpu.foreign_processes))
-    return "; ".join(dict.fromkeys(filter(None, parts)))
+def gpu_words(gpu: GpuReadings, *, troubles_only: bool = False) -> str:
+    """NVML's readings during a timing: gauges, limited clocks, and other processes.
 
-
-def gpu_troubles(gpu: GpuReadings) -> list[str]:
-    """The readings that cast doubt on the timing."""
-    slowed = [reason for reason in gpu.throttle_reasons if reason in SLOWDOWNS]
-    others = [reason for reason in gpu.throttle_reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
-    return [
-        *([f"slowed down ({', '.join(slowed)})"] if slowed else []),
-        *([f"clocks limited ({', '.join(others)})"] if others else []),
-        *([company(gpu.foreign_processes)] if gpu.foreign_processes else []),
-    ]
-
-
-def company(count: int | None) -> str:
-    """A phrase for the count of other processes on the GPU; None when NVML lists none at all, as in some containers."""
-    if count is None:
-        return "NVML lists no processes here, so nobody knows of others on the GPU"
-    if not count:
-        return "no other process on the GPU"
-    return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
+    ``troubles_only``: those alone that cast doubt on the timing; empty for none.
+    """
+    parts = []
+    if not troubles_only:
+        parts += [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
+        if gpu.sm_clock_mhz is not None:
+            lowest = f" (lowest {gpu.sm_clock_lowest_mhz})" if gpu.sm_clock_lowest_mhz else ""
+            parts.append(f"SM clock {gpu.sm_clock_mhz}{lowest} MHz")
+        parts += [f"{gpu.power_w:.0f} W on average"] if gpu.power_w is not None else []
+        parts += ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []  # normal for a heavy step
+    if limits := [reason for reason in gpu.throttle_reasons if reason != POWER_CAP]:
+        parts.append(f"clocks limited ({', '.join(limits)})")
+    if count := gpu.foreign_processes:
+        parts.append(f"{count} other process{'es' * (count != 1)} held a context on the GPU")
+    return ", ".join(parts)
 
 
 def energy_words(energy_j: float | None, before_j: float | None = None) -> str:
@@ -193,3 +197,104 @@ def measured_on(state: SessionState) -> str:
         host = state.hardware.host
         return ", ".join(gpu_names(state.hardware)) or f"{host.cpu}, {host.usable_cores} cores"
     return f"{workload.ranks} x {workload.device_name}"
+
+
+# --- conclusions from the state -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoofShare:
+    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a number type."""
+
+    share: float
+    ceiling_flops_per_s: float
+    dtype: str
+
+
+def stack_is_unclear(state: SessionState) -> bool:
+    """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
+    stack = state.stack
+    unclear = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.UNCLEAR
+    return bool(state.goal.by_time and stack and stack.settings and unclear)
+
+
+def stack_helps(state: SessionState) -> bool:
+    """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
+    stack, by = state.stack, state.yardstick
+    return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
+
+
+def settings_to_export(state: SessionState) -> dict[str, Value]:
+    """The settings that a session exports: those of the stack.
+
+    Where several GPUs were faster, the settings measured on them, as long as the stack still has all that they contain.
+    """
+    stack, scaling = state.stack, state.scaling
+    if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():
+        return scaling.all_settings
+    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
+
+
+def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
+    """The shares of peak rates that baseline and stack reach, for the type that each computes in; None if unknown.
+
+    The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
+    """
+    facts, baseline, stack, profile = state.facts, state.baseline, state.stack, state.profile
+    if facts is None or profile is None or baseline is None:
+        return None, None
+    rate, tuned_rate = baseline.samples_per_s, None
+    if stack and stack.settings and stack.samples_per_s:
+        rate, tuned_rate = stack.baseline_samples_per_s or rate, stack.samples_per_s
+    shares: list[RoofShare | None] = []
+    for samples_per_s, settings in ((rate, {}), (tuned_rate, state.stack_settings)):
+        dtype = dtype_under(profile, settings)
+        share = roof_share(profile, samples_per_s, facts.workload.batch_size, dtype) if samples_per_s else None
+        ceiling = ceiling_of(profile, dtype)
+        shares.append(RoofShare(share, ceiling, dtype) if share is not None and ceiling and dtype else None)
+    return shares[0], shares[1]
+
+
+def tuned_phases(state: SessionState) -> dict[str, float]:
+    """The milliseconds of the phases with the stack; empty where they were not timed."""
+    return state.stack.result.phases if state.stack and state.stack.settings else {}
+
+
+def by_own_time(operators: Iterable[OperatorRow]) -> tuple[bool, list[OperatorRow]]:
+    """The operators with the most time of their own first: on the device, or where none has any there on the host.
+
+    The first value says whether it is on the device.
+    """
+    rows = list(operators)
+    on_device = any(row.device_ms for row in rows)
+    return on_device, sorted(rows, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+
+
+def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
+    """The sweep over batch sizes, the baseline's own among them; empty unless at least two sizes were measured."""
+    if state.baseline is None:
+        return ()
+    memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
+    points = sweep_points(
+        state.baseline,
+        state.trials.values(),
+        memory_bytes=memory_bytes or None,
+        latency_limit_ms=state.goal.latency_limit_ms,
+    )
+    return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
+
+
+def effect_of(record: TrialRecord) -> Comparison | None:
+    """A candidate's own effect on the speed; None if it was only measured with others, so that nobody knows it."""
+    return record.comparison if record.alone else record.contribution
+
+
+def candidates_tried(state: SessionState) -> list[TrialRecord]:
+    """The candidates that were tried. The control is none."""
+    ran = (record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED)
+    return [record for record in ran if record.candidate.recipe != CONTROL]
+
+
+def count_untried(state: SessionState) -> int:
+    """The number of single candidates that were planned and not tried."""
+    return sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())

@@ -11,9 +11,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_percent, format_rate
 from advisor.figures.sweep import knee_of
 from advisor.records import Phase, Verdict
-from advisor.report.conclusions import sweep_of, tuned_phases
 from advisor.report.document import Bar, Bars, Part, Stacked, Tone
-from advisor.report.figures import block_times, block_words
+from advisor.report.figures import block_times, block_words, sweep_of, tuned_phases
 from advisor.report.rows import ranking
 
 # One letter for each phase; others have their own first letter.

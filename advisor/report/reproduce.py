@@ -3,60 +3,20 @@
 import shlex
 from collections.abc import Iterator
 
-from advisor.experiment.request import DEFAULT_EVAL_STEPS, Request
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
-from advisor.judging.objective import DEFAULT_KEEP_SPEED
-from advisor.records import Numerics, Objective, text_of
-from advisor.report.conclusions import candidates_tried
-from advisor.report.document import Listing, Paragraph, Section
+from advisor.report.document import Block, Listing, Paragraph, Section
+from advisor.report.figures import candidates_tried
 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:
-    """The session's name, which begins with its date, and the command that measures the same."""
-    named = [Paragraph(f"Session {state.session_id}.")] if state.session_id else []
-    where = Paragraph(f"In {request.target.directory}, with the versions above:")
-    return Section("To reproduce it", (*named, where, Listing(command_of(request), "bash")))
-
-
-def command_of(request: Request) -> str:
-    """The command line of the same session, without probable secrets in the target's arguments."""
-    target = request.target
-    arguments = target.command.removeprefix(target.target)
-    return f"perf-advisor {shlex.quote(target.target)} --headless {shlex.join(options_of(request))}{arguments}"
-
-
-def options_of(request: Request) -> list[str]:
-    """The options that ask for the same session, each as ``--option=value``; those at their default are left out."""
-    target = request.target
-    accepted = (name if value is None else f"{name}={text_of(value)}" for name, value in request.accept)
-    given = {
-        "objective": "" if request.objective is Objective.THROUGHPUT else request.objective,
-        "keep-speed": "" if request.keep_speed == DEFAULT_KEEP_SPEED else request.keep_speed,
-        "allow": "" if request.allow is Numerics.CLOSE else request.allow,
-        "memory-limit": request.memory_limit_bytes and f"{request.memory_limit_bytes}B",
-        "latency-limit": request.latency_limit_ms and f"{request.latency_limit_ms}ms",
-        "eval": request.evaluate,
-        "min-score": "" if request.min_score is None else str(request.min_score),
-        "max-drop": request.max_drop,
-        "steps": "" if request.eval_steps == DEFAULT_EVAL_STEPS else request.eval_steps,
-        "mode": target.mode,
-        "device": "" if target.device == "auto" else target.device,
-        "gpus": "" if request.gpus == 1 else request.gpus or "all",
-        "batch-size": target.batch_size,
-        "input": "x".join(map(str, target.input_shape or ())),
-        "only": ",".join(request.only),
-        "skip": ",".join(request.skip),
-        "accept": ",".join(accepted),
-        "config": request.config_path,
-    }
-    return [
-        f"--budget={request.budget_s:g}s",
-        *(f"--{option}={value}" for option, value in given.items() if value),
-        *(f"--recipes={folder}" for folder in request.recipe_folders),
-        *(f"--script={script}" for script in request.scripts),
-        *(f"--map={key}={path}" for key, path in request.key_map.items()),
-    ]
+    """The session's name, which begins with its date, and the command that began it, if one is recorded."""
+    blocks: list[Block] = [Paragraph(f"Session {state.session_id}.")] if state.session_id else []
+    if request.command:
+        where = f"In {request.target.directory}, with the versions above:"
+        blocks += [Paragraph(where), Listing(shlex.join(("perf-advisor", *request.command)), "bash")]
+    return Section("To reproduce it", tuple(blocks))
 
 
 METHOD = (

@@ -34,8 +34,7 @@ from advisor.records import (
     TrialRecord,
     Verdict,
 )
-from advisor.report.conclusions import settings_to_export
-from advisor.report.figures import IN_TURN, before_and_after, energy_words
+from advisor.report.figures import IN_TURN, before_and_after, energy_words, settings_to_export
 
 
 class Against(StrEnum):

@@ -1,6 +1,6 @@
-"""Settings as sections: the card of one, the combination, the table of all, their code, and what was not tried."""
+"""Settings as sections: the card of one, the combination, the table of all, and what was not tried."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
@@ -11,31 +11,19 @@ from advisor.figures.formatting import (
     format_change,
     format_numerics,
     format_outcome,
-    format_percent,
     format_rate,
     format_seconds,
     format_setting,
     format_worth,
 )
-from advisor.figures.roof import upper_bound
 from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Candidate,
-    Objective,
-    Outcome,
-    Phase,
-    StackRecord,
-    TrialRecord,
-    TrialResult,
-    Verdict,
-    text_of,
-)
+from advisor.records import Candidate, Objective, Outcome, StackRecord, TrialRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
-from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_troubles, how_confirmed, verified_words
+from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
-from advisor.report.verdict import why_no_stack
+from advisor.report.verdict import no_result
 
 Pair = tuple[str, Inline]
 
@@ -46,8 +34,7 @@ Pair = tuple[str, Inline]
 def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
     """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
-    touched = recipe.phases if recipe and not row.candidate.already_on else ()
-    yield Section("", (pairs(_facts(row, state, touched)),))
+    yield Section("", (pairs(_facts(row, state)),))
     if code := code_of(row.candidate, catalog):
         yield Section("The code", (Listing(code, "python"),))
     title, paragraphs = "About this setting", list[Paragraph]()
@@ -67,9 +54,9 @@ def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
     return recipe.code(candidate.value).rstrip() if recipe and recipe.accepts(candidate.value) else ""
 
 
-def _facts(row: Row, state: SessionState, touched: Collection[Phase]) -> Iterator[Pair]:
-    """The facts about a setting, the most important first. ``touched``: the only phases that it can shorten."""
-    record, figures, profile = row.record, row.figures, state.profile
+def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
+    """The facts about a setting, the most important first."""
+    record, figures = row.record, row.figures
     yield "Use", _use(row)
     if figures is None:
         if row.note:
@@ -80,9 +67,6 @@ def _facts(row: Row, state: SessionState, touched: Collection[Phase]) -> Iterato
         yield "Why", row.why
     if record is not None:
         yield from _trial_pairs(record, figures, state)
-    if profile and touched and (bound := upper_bound(profile, touched)) is not None:
-        names = ", ".join(phase.value for phase in Phase if phase in touched)
-        yield "Limit", f"{bound:.2f}x ({names} is {format_percent(profile.share(*touched))} of the step)"
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -103,8 +87,8 @@ def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> 
         yield "Calls", call_words(record.result.latency)
     if record.candidate.already_on:
         yield "Shown", format_worth(record)
-    if record.result.gpu and (troubles := gpu_troubles(record.result.gpu)):
-        yield "GPU", "; ".join(troubles)
+    if record.result.gpu and (troubles := gpu_words(record.result.gpu, troubles_only=True)):
+        yield "GPU", troubles
     yield from doubts_and_notes(record.result)
 
 
@@ -163,7 +147,7 @@ def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     """The stack: its settings, their effect, and the settings left out."""
     figures = together_of(state)
     if not stack.settings:
-        yield Paragraph(f"None: {stack.result.reason if stack.pending else why_no_stack(state)}.")
+        yield Paragraph(f"None: {stack.result.reason if stack.pending else no_result(state)[0]}.")
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
         if stack.pending:
@@ -194,19 +178,6 @@ def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
     """The notes of a trial that the baseline does not have, such as graph breaks."""
     known = state.baseline.result.notes if state.baseline else ()
     return tuple(note for note in result.notes if note not in known)
-
-
-def code_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """The code of each setting that won, in the order in which they are applied."""
-    won = state.stack_settings
-    # A damaged record, or another version's, may name settings and values that no recipe has.
-    settings = {one.key: won[one.key] for one in catalog if one.key in won and one.accepts(won[one.key])}
-    blocks: list[Block] = []
-    for recipe, value in catalog.in_order(settings):
-        blocks.append(Paragraph(f"{recipe.title} ({format_setting(recipe.key, value)})"))
-        blocks.append(Listing(recipe.code(value), "python"))
-    if blocks:
-        yield Section("The code of these settings", tuple(blocks), whole=True)
 
 
 # --- all settings -------------------------------------------------------------------------------------------------

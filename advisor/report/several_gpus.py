@@ -15,7 +15,7 @@ from advisor.figures.formatting import (
 )
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, Value
-from advisor.report.document import Bullets, Paragraph, Section, Table, table_of
+from advisor.report.document import Bullets, Paragraph, Section, table_of
 
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
 
@@ -33,8 +33,9 @@ def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
         remarks.append(
             "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
         )
-    blocks = (Paragraph(result_sentence(record)), scaling_table(record.rows))
-    yield Section("Several GPUs", (*blocks, *([Bullets(tuple(remarks))] if remarks else [])))
+    table = table_of(list(map(_cells, record.rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
+    bullets = [Bullets(tuple(remarks))] if remarks else []
+    yield Section("Several GPUs", (Paragraph(result_sentence(record)), table, *bullets))
 
 
 def result_sentence(record: ScalingRecord) -> str:
@@ -65,19 +66,6 @@ def row_words(row: ScalingRow) -> str:
     against = f"the samples/s of one GPU at {row.gpus} times its global batch" if row.weak else "one GPU"
     speed = f"{format_interval(comparison_of(row))} {against}, efficiency {format_percent(row.efficiency)}"
     return f"{where}: {speed} ({row.reason})" if row.reason else f"{where}: {speed}"
-
-
-def row_details(record: ScalingRecord | None, trial: str) -> str:
-    """The figures of a trial in a line: ``step 33.0 ms · efficiency 91 % · straggler 1.0 %``; empty for others."""
-    row = next((row for row in record.rows if row.trial == trial), None) if record else None
-    cells = _cells(row).items() if row else ()
-    known = ((name, cell) for name, cell in cells if name != "Settings" and cell not in ("", MISSING))
-    return " · ".join(f"{name[0].lower()}{name[1:]} {cell}" for name, cell in known)
-
-
-def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
-    """All rows; there is at least one."""
-    return table_of(list(map(_cells, rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
 
 
 def _cells(row: ScalingRow) -> dict[str, str]:

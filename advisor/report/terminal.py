@@ -107,7 +107,7 @@ def _remarks(block: doc.Table) -> Iterator[Text]:
 
 
 def _cell(inline: doc.Inline) -> Text:
-    if isinstance(inline, doc.Code | doc.Share):
+    if isinstance(inline, doc.Code):
         return Text(plain(inline.text))
     style = next((style for told, style in _STYLES.items() if inline.startswith(told)), "")
     return Text(plain(inline), style=style)

@@ -1,14 +1,31 @@
-"""The session in one or two sentences, in a line of a list, and why there are no faster settings."""
-
-from dataclasses import dataclass
+"""The session in one or two sentences, in a line of a list, why nothing is faster, and the gain of the whole loop."""
 
 from advisor.experiment.control import UNCLEAR_TOGETHER
-from advisor.experiment.gains import stack_helps, whole_loop
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import counted, format_interval, format_pending, format_rate, interval_or_words, plain
-from advisor.records import Mode, Objective, Verdict
-from advisor.report.conclusions import candidates_tried, count_untried, effect_of, settings_to_export, stack_is_unclear
-from advisor.report.figures import IN_TURN, as_sentence, how_confirmed, measured_on, other_batch, tokens_per_s
+from advisor.figures.formatting import (
+    counted,
+    format_interval,
+    format_pending,
+    format_percent,
+    format_rate,
+    format_times,
+    interval_or_words,
+    plain,
+)
+from advisor.records import LeftOut, Mode, Objective, Verdict
+from advisor.report.figures import (
+    IN_TURN,
+    candidates_tried,
+    count_untried,
+    effect_of,
+    how_confirmed,
+    measured_on,
+    other_batch,
+    settings_to_export,
+    stack_helps,
+    stack_is_unclear,
+    tokens_per_s,
+)
 from advisor.report.rows import together_of
 
 
@@ -59,13 +76,7 @@ def _result(state: SessionState) -> str:
         by_time = state.goal.by_time
         effect = interval_or_words(stack.comparison) if by_time else by.effect(stack.result, stack.comparison)
         return f"{effect}{other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
-    tried = candidates_tried(state)
-    if helping := sum(by.helps(one.result, effect_of(one)) for one in tried) if by else 0:
-        if len(tried) == 1:
-            return f"{tried[0].candidate.name}, the only candidate, {state.goal.better()}"
-        return f"{helping} of {len(tried)} candidates {state.goal.better(helping)}; {why_no_stack(state)}"
-    sentence = no_result(state).sentence
-    return f"{sentence[:1].lower()}{sentence[1:-1]}"
+    return no_result(state)[0]
 
 
 def _details(state: SessionState) -> str:
@@ -86,58 +97,35 @@ def _details(state: SessionState) -> str:
 
 # --- no result ----------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class NoResult:
-    """A reason in lower case and without an end: ``no candidate was tried``.
-
-    ``opening`` are the words before it; empty where the reason is a finding about the settings.
-    """
-
-    reason: str
-    opening: str = ""
-
-    @property
-    def is_finding(self) -> bool:
-        """Whether it says something about the settings; else they are undecided."""
-        return not self.opening
-
-    @property
-    def sentence(self) -> str:
-        """The reason as a sentence, which says so where nothing could be judged."""
-        return f"{self.opening}: {self.reason}." if self.opening else as_sentence(self.reason)
-
-
 _DECIDES = "more budget or a machine without other programs decides"
 
 
-def no_result(state: SessionState) -> NoResult:
-    """The reason that no candidate is known to help."""
+def no_result(state: SessionState) -> tuple[str, bool]:
+    """The reason that there are no settings to use, in lower case and without an end; and whether it is a finding.
+
+    It is one where it says something about the settings; else they are undecided.
+    """
     tried = candidates_tried(state)
     own = [(one.candidate.name, effect_of(one)) for one in tried]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
         undecided += [(name, found) for name, found in sets if found and found.verdict is Verdict.FASTER]
+    best = ""
     if undecided and state.goal.by_time:
         name, found = max(undecided, key=lambda one: one[1].speedup)
         best = f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"
-        return NoResult(best, "It is unclear whether anything helps")
-    if state.combinations or any(record.result.measured for record in tried):
-        return NoResult(f"nothing that was tried {state.goal.better()}")
+    by, better = state.yardstick, state.goal.better()
+    if helping := sum(by.helps(one.result, effect_of(one)) for one in tried) if by else 0:
+        together = f"nothing that was measured together {better}" if sets else "none were measured together"
+        alone = f"{helping} of {counted(len(tried), 'candidate')} {state.goal.better(helping)}"
+        return f"{alone}; {best or together}", not best
+    if best:
+        return f"it is unclear whether anything helps: {best}", False
+    if sets or any(record.result.measured for record in tried):
+        return f"nothing that was tried {better}", True
     missing = "nothing that was tried could be used" if tried or state.sets_tried else "no candidate was tried"
-    return NoResult(missing, "Nothing could be judged")
-
-
-def why_no_stack(state: SessionState) -> str:
-    """The reason there are no settings to use together, in lower case and without an end."""
-    found, together = no_result(state), bool(state.combinations)
-    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
-        ended = state.finished is not None
-        return f"{'the session ended before any were' if ended else 'settings have not been'} measured together"
-    if not found.is_finding:
-        return found.reason
-    return f"nothing that was measured together {state.goal.better()}" if together else "none were measured together"
+    return f"nothing could be judged: {missing}", False
 
 
 def export_remark(state: SessionState) -> str:
@@ -146,10 +134,38 @@ def export_remark(state: SessionState) -> str:
     if stack and stack.pending:
         return f": {format_pending(stack)}"
     if not settings_to_export(state):
-        return f", without settings: {why_no_stack(state)}"
+        return f", without settings: {no_result(state)[0]}"
     if stack is None or settings_to_export(state) != stack.settings:
         return ""
     once = "" if stack.confirmed else f", {how_confirmed(stack)}: {format_interval(stack.comparison)}"
     if stack_is_unclear(state):
         return f"{once}, so it is unclear whether they are faster together"
     return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+
+
+# --- the whole loop of a script -----------------------------------------------------------------------------------
+
+# A step that takes a larger share of a round than this counts as the whole round. Unitless.
+_MOST_OF_A_ROUND = 0.95
+
+
+def whole_loop(state: SessionState) -> str:
+    """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
+    times = state.baseline.result.whole_rounds if state.baseline else None
+    if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
+        return ""
+    share = times.step_ms / times.round_ms
+    rest = (f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
+    said = (
+        f"Your step is {format_percent(share)} of a round of your loop; {', '.join(rest) or 'the rest is not named'}."
+    )
+    stack = state.stack
+    if stack is None or not stack.comparison or not stack_helps(state):
+        return said
+    whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
+    return f"{said} So the whole loop gets about {format_times(whole)} as fast."
+
+
+def _named(one: LeftOut) -> str:
+    statement = f"`{one.text}` (line {one.line})"
+    return f"evaluation, {statement}," if one.evaluates else statement

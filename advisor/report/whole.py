@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 
-from advisor.experiment.gains import whole_loop
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
 from advisor.report.document import Block, Bullets, Document, Listing, Paragraph, Section
-from advisor.report.habits import habits_section, source_section
+from advisor.report.evidence import habits_section, source_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import method, reproduce_section
-from advisor.report.settings import code_section, settings_sections, stack_blocks, untried_table
+from advisor.report.settings import settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
-from advisor.report.verdict import verdict
+from advisor.report.verdict import verdict, whole_loop
 from advisor.version import __version__
 
 
@@ -50,7 +49,6 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     yield from settings_sections(state, catalog)
     yield from several_gpus_section(state.scaling)
-    yield from code_section(state, catalog)
     if charts:
         yield Section("Pictures", charts, whole=True)
     yield from evidence.sweep_section(state, catalog)

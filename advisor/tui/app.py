@@ -10,7 +10,9 @@ import gc
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,23 +20,19 @@ from rich.console import Console
 from textual import on, work
 from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
 from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import PastSession
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.figures import verified_words
-from advisor.tui.context import Context, Countdown, events_of
+from advisor.tui.context import Context, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
-from advisor.tui.leaving import Then, bug_of
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS
@@ -49,19 +47,11 @@ RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks e
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 
 
-class EventsWaiting(Message):
-    """The session posted events; they wait in the app's inbox. Several of these are handled as one."""
-
-    def can_replace(self, message: Message) -> bool:
-        """A later message of this kind says the same."""
-        return isinstance(message, EventsWaiting)
-
-
-class AdvisorApp(ThemedApp[Then]):
+class AdvisorApp(ThemedApp):
     """Four views of one session.
 
     ``open_session`` is called once the app is on screen; the session that it opens posts its events to ``post_event``.
-    A ``recorded`` session is only shown, nothing is measured. ``kept_trials``: the number that a resumed session has.
+    A ``recorded`` session is only shown, nothing is measured.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
@@ -73,38 +63,30 @@ class AdvisorApp(ThemedApp[Then]):
         outputs: Outputs,
         *,
         session_id: str = "",
-        kept_trials: int = 0,
         open_session: Callable[[], Session] | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: PastSession | None = None,
-        rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(
-            request, outputs, session_id, kept_trials=kept_trials, countdown=Countdown(clock), recorded=recorded
-        )
+        self.context = Context(request, outputs, session_id, recorded=recorded, clock=clock)
         for event in events_of(recorded) if recorded else ():
             self.context.take(event)
         self._load_catalog = load_catalog
         self._open_session = open_session
         self._read_gauges = gauges
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self.controller = Controller(self, self.context, self.go_on_with, self._draw, rework_delay_s)
+        self.controller = Controller(self, self.context, self._draw)
         self._draw_interval_s = draw_interval_s
-        self.draw_due: Timer | None = None
         self._stopping = False
-        self._then: Then | None = None
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
     def post_event(self, event: Event) -> None:
         """Take an event of the session. Safe from any thread, before, during and after the app's life."""
         self._inbox.put(event)
-        if self.is_running:
-            self.post_message(EventsWaiting())
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -117,11 +99,11 @@ class AdvisorApp(ThemedApp[Then]):
         """Add the views that nobody sees yet, and measure."""
         await self.base_screen.mount_hidden_views()
         gc.enable()
-        gc.freeze()  # a collection of all that was imported takes longer than the answer to a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self._open_session and not self._stopping:  # a signal may have come before
             self.context.control = self._open_session()
+            self.set_interval(self._draw_interval_s, self._draw_news)
             self.controller.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
             self._show_failure(self.context.state.failure)
@@ -134,19 +116,18 @@ class AdvisorApp(ThemedApp[Then]):
 
     def _take_catalog(self, catalog: Catalog) -> None:
         self.context.catalog = catalog
-        gc.freeze()
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()
 
     # --- events ----------------------------------------------------------------------------------------------
 
-    @on(EventsWaiting)
-    def _on_events_waiting(self) -> None:
-        before = self.context.news
+    def _draw_news(self) -> None:
+        """Take the waiting events, and draw them together; blocks and progress wait for the clock's next second."""
+        before = self.context.version, self.context.state.activity
         self._take_events()
-        if self.context.news != before and self.draw_due is None:
-            self.draw_due = self.set_timer(self._draw_interval_s, self._draw_news)
+        if self.alive and (self.context.version, self.context.state.activity) != before:
+            self.base_screen.draw()
 
     def _take_events(self) -> None:
         """Take the waiting events."""
@@ -163,8 +144,8 @@ class AdvisorApp(ThemedApp[Then]):
                 if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                     self.bell()
                     Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
-            case ExportVerified(found):
-                self.notify(verified_words(found), severity="warning" if found.problem else "information")
+            case ExportVerified(found) if found.problem:
+                self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import failure_screen
@@ -179,18 +160,7 @@ class AdvisorApp(ThemedApp[Then]):
         if self.alive:
             self.context.busy_with = self.controller.busy_with
             self.context.version += 1
-            self._draw_news()
-
-    @on(MainScreen.Ticked)
-    def _draw_news(self) -> None:
-        """Draw what has changed. Events that pour in are drawn together, and with the clock's tick."""
-        if self.draw_due is not None:
-            self.draw_due.stop()
-            self.draw_due = None
-        if self.alive:
             self.base_screen.draw()
-            if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
-                self.base_screen.focus_view()
 
     def notify(
         self,
@@ -212,7 +182,7 @@ class AdvisorApp(ThemedApp[Then]):
                 self.notify(str(event.worker.error), severity="error")
             return
         if event.state is WorkerState.ERROR and event.worker.error:
-            self._take_event(bug_of(event.worker.error))
+            self._take_event(_bug_of(event.worker.error))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self.controller.job_done()
@@ -262,27 +232,15 @@ class AdvisorApp(ThemedApp[Then]):
             self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The commands of the palette."""
-        from advisor.tui.palette import commands
-
-        return commands(self, self.base_screen)
-
-    # --- other sessions --------------------------------------------------------------------------------------
-
-    def action_open_session(self) -> None:
-        """Pick a recorded session and show it in place of this one."""
-        from advisor.tui.sessions import SessionsScreen
-
-        def picked(session_id: str | None) -> None:
-            if session_id:
-                self.go_on_with(Then(session_id))
-
-        self.push_screen(SessionsScreen(self.context.session_id), picked)
-
-    def go_on_with(self, then: Then) -> None:
-        """Leave for another session, after the question that leaving asks."""
-        self._then = then
-        self.call_later(self.action_quit)
+        """The commands of the palette: every action that does something now, the themes and the end."""
+        seen = set[str]()
+        for node, binding, _, _ in self.base_screen.active_bindings.values():
+            if binding.id and not binding.system and binding.id not in seen:
+                seen.add(binding.id)
+                title = f"Go to {binding.description}" if binding.id.startswith("view.") else binding.description
+                yield SystemCommand(title, binding.tooltip, partial(self.run_action, binding.action, node))
+        yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
+        yield SystemCommand("Quit", "Leave; everything measured is kept", self.action_quit)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -300,7 +258,6 @@ class AdvisorApp(ThemedApp[Then]):
         if answer == "leave":
             await self.action_quit_at_once()
             return
-        self._then = None
         if answer == "finish":
             self.controller.steer("finish")
 
@@ -311,7 +268,7 @@ class AdvisorApp(ThemedApp[Then]):
             self.controller.clear()
             await self._stop_session()
         self._take_events()
-        self.exit(self._then, return_code=self.exit_code)
+        self.exit(return_code=self.exit_code)
 
     @property
     def exit_code(self) -> int:
@@ -341,3 +298,10 @@ class AdvisorApp(ThemedApp[Then]):
         running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
         while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
+
+
+def _bug_of(error: BaseException) -> SessionFailed:
+    """Turn an exception of the session's own code into the event that reports it."""
+    details = "".join(traceback.format_exception(error))
+    hint = "This is a bug of ours; please report it with the details."
+    return SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG)

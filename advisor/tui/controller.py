@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
-from advisor.errors import UsageError
 from advisor.experiment.control import Decision
-from advisor.experiment.events import Decided
 from advisor.experiment.measuring.verification import may_be_verified
 from advisor.experiment.state import SessionState
 from advisor.export.formats import format_of
@@ -26,14 +24,11 @@ from advisor.figures.formatting import counted
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
-from advisor.report.conclusions import count_untried
-from advisor.tui.context import Context, keep_decision
-from advisor.tui.leaving import Then
+from advisor.report.figures import count_untried
+from advisor.tui.context import Context
 from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from advisor.experiment.session import Session
 
 MINUTE_S = 60.0
@@ -53,24 +48,12 @@ class Job:
 
 
 class Controller:
-    """Obeys the person. ``go_on_with`` leaves the app for another session, ``changed`` draws what was done.
+    """Obeys the person. ``changed`` draws what was done. After the session the combination follows the decisions."""
 
-    After the session the combination follows the decisions, ``rework_delay_s`` after the last of them.
-    """
-
-    def __init__(
-        self,
-        app: App[Any],
-        context: Context,
-        go_on_with: Callable[[Then], None],
-        changed: Callable[[], None],
-        rework_delay_s: float,
-    ) -> None:
-        self._app, self._context, self._go_on_with, self._changed = app, context, go_on_with, changed
-        self.rework_delay_s = rework_delay_s
+    def __init__(self, app: App[Any], context: Context, changed: Callable[[], None]) -> None:
+        self._app, self._context, self._changed = app, context, changed
         self.running: Job | None = None
         self._waiting: deque[Job] = deque()
-        self._rework_at: Timer | None = None
         self._decided_meanwhile = False
         self._replaced: list[tuple[str, Decision | None, Value | None]] = []
 
@@ -78,8 +61,8 @@ class Controller:
 
     @property
     def busy_with(self) -> str:
-        """The name of the job that runs or is about to; empty where there is none."""
-        return self.running.name if self.running else REWORK if self._rework_at else ""
+        """The name of the job that runs; empty where there is none."""
+        return self.running.name if self.running else ""
 
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
@@ -94,7 +77,6 @@ class Controller:
 
     def clear(self) -> None:
         """Forget the jobs that have not begun."""
-        self._forget_rework()
         self._waiting.clear()
 
     def _next(self) -> None:
@@ -106,20 +88,15 @@ class Controller:
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
         self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
 
-    def _forget_rework(self) -> None:
-        if self._rework_at:
-            self._rework_at.stop()
-            self._rework_at = None
-
     # --- steering ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
         """Whether a key that steers does anything now."""
         context, state = self._context, self._context.state
         untried, measured = count_untried(state) > 0, state.baseline is not None
-        if context.recorded is not None:  # a key continues it: for as long as it had, or for a minute
-            return name in ("continue", "minute") or (name == "untried" and untried)
-        if context.control is None or state.failure or name == "continue":
+        if context.recorded is not None:  # the key says how to go on
+            return name == "untried" and untried
+        if context.control is None or state.failure:
             return False
         live, busy = state.finished is None, bool(self.busy_with)
         offered = {
@@ -136,15 +113,18 @@ class Controller:
 
     def steer(self, name: str) -> None:
         """Carry out a key that steers."""
-        control, recorded = self._context.control, self._context.recorded
+        control = self._context.control
         if not self.can(name):
             return
-        if recorded is not None:
-            more_s = MINUTE_S if name == "minute" else None  # with the other keys, for as long as it had
-            self._go_on_with(Then(recorded.session_id, measures=True, budget_s=more_s))
+        if self._context.recorded is not None:
+            self._say_how_to_go_on()
         elif control is not None:
             step: Callable[[Session], str] = getattr(self, f"_{name}")
             self._app.notify(step(control))
+
+    def _say_how_to_go_on(self, option: str = "") -> None:
+        """A recorded session is only shown: name the command that measures."""
+        self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id}{option}")
 
     def _skip(self, control: Session) -> str:
         if not self._context.state.running:
@@ -181,7 +161,7 @@ class Controller:
         return "Measuring goes on."
 
     def _minute(self, control: Session) -> str:
-        self._context.countdown.add(MINUTE_S)
+        self._context.added_s += MINUTE_S
         if self._context.state.finished is None:
             self._in_thread(partial(control.extend, MINUTE_S))
         else:
@@ -200,7 +180,6 @@ class Controller:
 
     def _stop(self, control: Session) -> str:
         """End measurements after the session; the session stays with all its results."""
-        self._forget_rework()
         if self.running:
             control.stop()
         return "Stopped: t measures it again, + goes on for a minute."
@@ -215,6 +194,10 @@ class Controller:
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
         """Accept or reject a recommendation, or accept one value only."""
         state = self._context.state
+        if self._context.recorded is not None:
+            accepts = f" --accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else ""
+            self._say_how_to_go_on(accepts)
+            return
         self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._decide(recipe, decision, value)
 
@@ -223,37 +206,25 @@ class Controller:
         self._decide(*self._replaced.pop())
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        control, recorded, state = self._context.control, self._context.recorded, self._context.state
-        told = consequence(state, recipe, decision, value, measures=recorded is None)
+        control, state = self._context.control, self._context.state
+        self._app.notify(consequence(state, recipe, decision, value))
         if control is not None:
             self._decided_meanwhile = state.finished is None
             control.decide(recipe, decision, value)
-            self._rework_soon()
-        elif recorded is not None:  # kept with the session, and followed once it goes on
-            try:
-                self._context.take(keep_decision(recorded, Decided(recipe, decision, value)))
-            except UsageError as error:
-                self._replaced.pop()
-                told = f"{error.message} {error.hint}"
-        self._app.notify(told)
+            self._rework()
         self._changed()
 
     def session_finished(self) -> None:
         """Have the combination follow decisions for which the session had no time."""
         if self._decided_meanwhile:
-            self._rework_soon()
+            self._rework()
 
-    def _rework_soon(self) -> None:
-        """After the session: wait a moment for more decisions, then have the combination follow them all."""
+    def _rework(self) -> None:
+        """After the session: have the combination follow the decisions. A round that runs is followed by another."""
         state, control = self._context.state, self._context.control
         over = state.finished is not None and not state.finished.cancelled and state.failure is None
         if control and over and self._app.is_running:
-            self._forget_rework()
-            self._rework_at = self._app.set_timer(self.rework_delay_s, partial(self._rework, control))
-
-    def _rework(self, control: Session) -> None:
-        self._forget_rework()
-        self.add(Job(REWORK, control.rework))
+            self.add(Job(REWORK, control.rework))
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate, or measure the combination, when nothing else runs."""
@@ -279,17 +250,17 @@ class Controller:
             self._changed()
 
 
-def consequence(
-    state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None, *, measures: bool = True
-) -> str:
-    """The consequence of a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
+def consequence(state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None) -> str:
+    """The consequence of a decision, told before it is taken."""
     if decision is None:
         return f"Undone: {recipe}."
-    name = recipe if value is None else f"{recipe}={text_of(value)}"
     keys = {one.key for one in state.candidates.values() if one.recipe == recipe and value in (None, one.value)}
     rejected, used = decision is Decision.REJECTED, any(key in state.stack_settings for key in keys)
-    told = f"{name} is {'left out' if rejected else 'accepted'}"
+    told = f"{_named(recipe, value)} is {'left out' if rejected else 'accepted'}"
     if used is not rejected:  # nothing changes in the combination
         return f"{told}."
-    when = "next" if state.finished is None else "now"
-    return f"{told}; {f'the combination is measured {when}' if measures else 'key c measures the combination'}."
+    return f"{told}; the combination is measured {'next' if state.finished is None else 'now'}."
+
+
+def _named(recipe: str, value: Value | None) -> str:
+    return recipe if value is None else f"{recipe}={text_of(value)}"

@@ -16,7 +16,6 @@ def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:
 
 APP_KEYS = (
     # ``Controller.can`` says which of the keys that steer do something now.
-    _steers("continue", "c", "Continue", "Go on measuring where this recorded session ended; what it measured is kept"),
     _steers("skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     _steers("stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"),
     _steers("pause", "space", "Pause", "Pause before the next trial; the time left stands still meanwhile"),
@@ -25,7 +24,6 @@ APP_KEYS = (
     _steers("untried", "R", "Try the rest", "After the session: try what it had no time for, for as long again"),
     _steers("minute", "plus", "1 min more", "Give the session one more minute; after its end, search on for a minute"),
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
-    key("app.open", "O", "open_session", "Open", "Show another recorded session in place of this one", show=False),
     key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
     key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
     key(

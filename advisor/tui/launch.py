@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from advisor.errors import AdvisorError, ExitCode
+from advisor.errors import AdvisorError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import Journal, PastSession, open_session
-from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
+from advisor.experiment.request import Outputs, Request
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
@@ -26,17 +22,11 @@ from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.leaving import Then, closing_words
+from advisor.tui.context import closing_words
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
-
-# Longest time that the session's thread keeps the interpreter while a key waits for it. Seconds; Python's default is
-# 0.005, and an answer to a key takes the interpreter some thirty times.
-SWITCH_INTERVAL_S = 0.0005
-# For gc.set_threshold. Python's default, 700, 10, 10, has one key in 30 wait 12 ms for a collection of all widgets.
-COLLECT_EVERY = 10_000, 20, 100
 
 
 def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
@@ -48,58 +38,37 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
 
 def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
-    """Show a recorded session in the app, one that the person picks where none is named; return the exit code.
+    """Show a recorded session in the app, the latest where none is named; return the exit code.
 
     Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
     loaded where this call names the folder.
     """
-    from advisor.tui.sessions import SessionPicker
-
-    chosen = session_id or SessionPicker().run()
-    if not chosen:
-        return ExitCode.OK
-    past = open_session(chosen)
-    app = app_of_recorded(past, recipe_folders)
+    app = app_of_recorded(open_session(session_id or None), recipe_folders)
     return _run(app, app.context.request, Outputs())
 
 
 def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
-    """Run the app, write the outputs, and go on with the session that the person chose to see next.
+    """Run the app and write the outputs.
 
     After a signal that came before the app could open there is nothing to show: it stays closed.
     """
     with INTERRUPTS.handled():
         started = time.monotonic()
-        then = None if INTERRUPTS.asked else _shown(app)
+        if not INTERRUPTS.asked:
+            _show(app)
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
-            code = _farewell(app, request, outputs)
-    return _go_on_with(then) if then else code
+            return _farewell(app, request, outputs)
 
 
-def _shown(app: AdvisorApp) -> Then | None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*COLLECT_EVERY)
+def _show(app: AdvisorApp) -> None:
     Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
     with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
-        then = app.run()
+        app.run()
     if app.return_code is None:
         raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
-    return then
-
-
-def _go_on_with(then: Then) -> int:
-    """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
-    if not then.measures:
-        return show_session(then.session_id)
-    from advisor.experiment.past.sameness import taken_up_request
-
-    past = open_session(then.session_id)
-    past.check_arguments()
-    request = taken_up_request(past.request, past)
-    return run_app(replace(request, budget_s=then.budget_s or request.budget_s), Outputs(), past)
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
@@ -130,7 +99,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         request,
         outputs,
         session_id=journal.session_id,
-        kept_trials=len(SessionState.of(past.events).trials) if past else 0,
         open_session=session,
         load_catalog=catalog,
         gauges=lambda: Reading(sample_gpus(), sample_host()),

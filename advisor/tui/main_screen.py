@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.reactive import Reactive, reactive
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.style import Style
 from textual.widget import Widget
@@ -28,27 +28,17 @@ from advisor.tui.widgets.status import StatusBar, is_working
 
 TICK_S = 1.0
 # Modules that no key should wait for: dialogs, and the colours of code.
-_LATER = (
-    *(f"advisor.tui.{name}" for name in ("screens", "sessions", "palette")),
-    *("rich.syntax", *(f"pygments.lexers.{name}" for name in ("python", "data", "diff"))),
-)
+_LATER = ("advisor.tui.screens", *("rich.syntax", *(f"pygments.lexers.{name}" for name in ("python", "data", "diff"))))
 
 
 class MainScreen(Screen[object]):
-    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited.
-
-    Textual paints a whole screen again when another widget gets the focus; here the two widgets draw themselves.
-    """
+    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
         for view in VIEWS
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
-    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
-
-    class Ticked(Message):
-        """A second has passed: draw what changes all the time."""
 
     class Shown(Message):
         """The screen has been painted for the first time."""
@@ -96,7 +86,6 @@ class MainScreen(Screen[object]):
             return
         self._switcher.current = self._navigation.shown = view_id
         self.draw()
-        self.post_message(self.Ticked())  # which draws what waits to be drawn
         self.focus_view()
 
     def draw(self) -> None:
@@ -113,13 +102,15 @@ class MainScreen(Screen[object]):
             self._gauges.device_uuid = facts.workload.device_uuid if facts else None
             self.refresh_bindings()
         self.status.show()
+        if self.focused is None and self.is_current:  # the view may have got something to focus on
+            self.focus_view()
 
     def tick(self) -> None:
         """Draw together, once a second, what always changes: each painting takes time from the trial."""
         self._gauges.tick()
         if is_working(self.context):
             self.status.turns += self.app.animation_level != "none"
-            self.post_message(self.Ticked())
+            self.draw()
 
     def focus_view(self) -> None:
         """Let the view take the keys."""

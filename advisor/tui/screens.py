@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Footer, Static
+from textual.widgets import Footer, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.report.document import Listing, Paragraph, Section, pairs
@@ -68,8 +67,6 @@ class QuitScreen(ModalScreen[str]):
         key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
         key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
         key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
     ]
 
     def __init__(self, running: str, *, can_finish: bool) -> None:
@@ -82,20 +79,11 @@ class QuitScreen(ModalScreen[str]):
             dialog.border_title = "Still measuring"
             yield Static(Content(f"{self._trial} is not finished."))
             yield Static(Content.styled("What was measured is kept; `perf-advisor --resume` goes on later.", DIM))
-            with Horizontal(classes="answers"):
-                yield Button("Keep measuring", id="stay", compact=True)
-                if self._can_finish:
-                    yield Button("End and report", id="finish", compact=True)
-                yield Button("Leave", id="leave", compact=True)
         yield Footer(show_command_palette=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the key of an answer that is not offered."""
         return parameters != ("finish",) or self._can_finish
-
-    @on(Button.Pressed)
-    def _on_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id)
 
 
 WORDS = (
@@ -114,7 +102,7 @@ MARKS = (
     ("◷", "accepted by you, to be measured with the others"),
     ("☒", "accepted by you, and not exported: the card says why"),
     ("!", "changes results, and is used only if you accept it"),
-    ("▸", "folded: other values, or settings without figures; → unfolds, ← folds"),
+    ("▸", "folded: other values of the setting; → unfolds, ← folds"),
     ("▶", "runs now"),
 )
 
@@ -131,6 +119,7 @@ def help_sections(
             of.append(line)
     of_all += [
         ("^p", "Command palette: every action by name, and the themes"),
+        ("tab", "Go from one panel to the next"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
     titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.theme import Theme as RichTheme
-from textual.app import App, ReturnType
+from textual.app import App
 from textual.color import Color
 from textual.theme import Theme
 
@@ -33,7 +33,7 @@ _COLOURS = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encod
 THEMES = tuple(Theme(name, **colours) for name, colours in _COLOURS.items())
 
 
-class ThemedApp(App[ReturnType]):
+class ThemedApp(App[None]):
     """An app in the theme that TEXTUAL_THEME names, that the person chose last, or ours for the terminal's colours."""
 
     CSS_PATH = "app.tcss"

@@ -5,8 +5,7 @@ from advisor.cli.commands.measure import Measure, measure_parser
 from advisor.cli.grammar import COMMANDS, parse
 from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, score_of, shape_of, share_of
 from advisor.errors import UsageError
-from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.figures.options import device_of, names_of, seconds_of
 from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Mode, Numerics, Objective
@@ -84,7 +83,7 @@ def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
     assert invocation.outputs == Outputs()
     assert not invocation.headless
     assert invocation.resume is None
-    assert invocation.request == Request(target=invocation.request.target)
+    assert invocation.request == Request(target=invocation.request.target, command=("mymodel:build",))
     assert invocation.request.goal == Goal(Objective.THROUGHPUT, DEFAULT_KEEP_SPEED, None, Numerics.CLOSE)
     assert invocation.request.target.target == "mymodel:build"
     assert invocation.request.target.directory == str(tmp_path)

@@ -10,14 +10,14 @@ from sample_session import sample_history, sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.outputs import Outputs
 from advisor.experiment.past.journal import open_session
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export
 from advisor.report.terminal import print_sections
 from advisor.report.whole import summary_sections
 

@@ -23,7 +23,7 @@ from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
-from advisor.report.conclusions import candidates_tried, settings_to_export
+from advisor.report.figures import candidates_tried, settings_to_export
 
 BUSY = "another process came to the GPU while it was measured"
 

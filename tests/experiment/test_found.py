@@ -31,7 +31,7 @@ from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
@@ -110,7 +110,7 @@ def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_perso
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)
     assert settings == {}
-    assert not no_result(state).is_finding
+    assert not no_result(state)[1]
     for told in (text, verdict(state), result_line(state), headline_of(state)):
         assert "measurably" not in told
         assert "more budget" in told

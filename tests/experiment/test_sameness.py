@@ -15,7 +15,7 @@ from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.past.journal import Journal, open_session, sessions_folder
-from advisor.experiment.past.sameness import check_same_machine
+from advisor.experiment.past.resuming import check_same_machine
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config
 from advisor.source.prints import SourceWatch, changed_sources, fingerprint

@@ -9,7 +9,7 @@ from advisor.cli import options
 from advisor.cli.commands.measure import measure_parser
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export import formats
 from advisor.export.format import File, Found

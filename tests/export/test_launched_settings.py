@@ -14,7 +14,7 @@ from torch.distributed.run import get_args_parser
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.experiment.events import ScalingMeasured
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.scaling_records import ScalingRecord
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs

@@ -5,7 +5,7 @@ import yaml
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.format import Found
 from advisor.export.formats import format_of

@@ -10,7 +10,7 @@ from sample_session import sample_history, sample_request
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.measuring.verification import may_be_verified, middle_block, verify
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.outputs import write_outputs

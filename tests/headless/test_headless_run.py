@@ -14,13 +14,13 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 from advisor.cli.main import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult, Verification
-from advisor.report.conclusions import settings_to_export
+from advisor.report.figures import settings_to_export
 
 # --- a whole run ----------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ def test_a_signal_ends_the_session_and_what_was_measured_is_written(run, number,
     assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) >= 1
     printed = capsys.readouterr()
     assert printed.err.count("stopping; what was measured is kept") == 1
-    assert "without settings: the session ended before" in printed.err
+    assert "without settings: nothing could be judged" in printed.err
 
 
 class Closed(io.StringIO):

@@ -8,9 +8,8 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import result_at
 
-from advisor.judging.judge import CONTROL_SETTINGS, Judge
+from advisor.judging.judge import CONTROL_SETTINGS, Judge, stack_record, steps_to_break_even, trial_record
 from advisor.judging.objective import Goal
-from advisor.judging.records import stack_record, steps_to_break_even, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

@@ -63,7 +63,7 @@ def test_versions_machine_options_and_settings_are_told():
     request = replace(sample_request(), budget_s=60.0, only=("autocast", "compile"))
     found = by_title(side(one), side(newer, request))
     assert found["Versions"]["torch"][AFTER] == "9.9"
-    assert found["Options"]["--only"][AFTER] == "autocast,compile"
+    assert found["Options"]["only"][AFTER] == "('autocast', 'compile')"
     assert found["Settings of the stack"]["precision.autocast"][AFTER] == "float16"
     assert "not in the stack" in {row[AFTER] for row in found["Settings of the stack"].values()}
 

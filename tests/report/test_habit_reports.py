@@ -16,7 +16,7 @@ from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding, SyncPlace
-from advisor.report.habits import habit_rows, price_of, price_text
+from advisor.report.evidence import habit_rows, price_of, price_text
 
 # --- what reports say of habits -------------------------------------------------------------------------------
 

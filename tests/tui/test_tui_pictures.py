@@ -22,7 +22,7 @@ PICTURES = {
     "waiting": (histories.start, []),
     "measuring": (histories.measuring, []),
     "decided": (histories.decided, ["down"]),
-    "unfolded": (histories.whole, ["end", "enter"]),
+    "unfolded": (histories.whole, [*["down"] * 3, "right"]),
     "memory": (histories.by_memory, []),
     "cpu": (cpu_history, []),
     "judged_nothing": (histories.judged_nothing, []),
@@ -49,7 +49,8 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
 
     async def play(pilot) -> None:
         await settle(pilot)
-        app.query_one(GaugeStrip).reading = READING if name in ("result", "trials") else None
+        if name in ("result", "trials"):
+            app.query_one(GaugeStrip).show_reading(READING)
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
         await press(pilot, *keys)

@@ -13,8 +13,7 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import TOPICS
 from advisor.cli.parser import Parser, given, launch_of, target_of
 from advisor.errors import ExitCode, UsageError
-from advisor.experiment.outputs import Outputs, beside_own_files
-from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.files.paths import DEMO
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
@@ -72,7 +71,7 @@ class Measure:
         """
         if self.resume is None:
             return self.request, None
-        from advisor.experiment.past.sameness import taken_up_request
+        from advisor.experiment.past.resuming import taken_up_request
 
         past = _past(self.resume, self.request.target)
         if not self.request.target.arguments:
@@ -142,6 +141,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         launch=launch_of(options),
         config_path=str(Path(options.config_path).resolve()) if options.config_path and spec.target else None,
         key_map=dict(outputs.key_map),
+        command=arguments_without_secrets(arguments)[0],
     )
     if options.keep_speed is not None and request.objective is not Objective.MEMORY:
         raise UsageError(

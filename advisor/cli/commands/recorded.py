@@ -15,7 +15,7 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode, UsageError
-from advisor.experiment.outputs import Outputs, beside_own_files
+from advisor.experiment.request import Outputs, beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 
@@ -81,14 +81,13 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
 
 
 def run_open(arguments: Sequence[str]) -> int:
-    """Show a recorded session in the app; where none is named, the person picks one.
+    """Show a recorded session in the app; the latest where none is named.
 
     Only recipes of the named folders are loaded, none that the session names. Raises UsageError where there is no
     terminal, or no such session.
     """
-    parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
-    parser.add("session", help="its id; a list to pick from if left out")
-    parser.add("--recipes")
+    parser = Parser("perf-advisor open", "Show a recorded session in the app; `--resume ID` goes on measuring it.")
+    parser.add("session", "--recipes")
     options = parser.parse(arguments)
     if not shows_the_app():
         command = f"perf-advisor report {options.session}".rstrip()

@@ -1,15 +1,19 @@
-"""The baseline: the first run of the user's own settings, from which the facts come, and its reference."""
+"""The baseline: the first run of the user's own settings, from which the facts come, its reference, and scores."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.events import Said
+from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
+from advisor.figures.formatting import format_seconds
 from advisor.judging.numerics import DEFAULT_TOLERANCE, Spread, finite
 from advisor.machine.hardware import counts_energy
 from advisor.machine.host import CoresInUse
-from advisor.records import Facts, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
+from advisor.recipe.settings import Settings
+from advisor.records import Facts, Hardware, Objective, Outcome, Score, TrialKind, TrialResult, TrialSpec, Value
 
 _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",
@@ -93,3 +97,46 @@ def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Sp
     if shortest_s > limit_s or _MEMORY_FACTOR * (baseline.peak_reserved_bytes or 0) > free_bytes:
         return None
     return replace(bench.spec(REFERENCE, {}, kind=TrialKind.REFERENCE), timeout_s=limit_s)
+
+
+# --- scores: a function of the user's decides whether settings that change results may be used ----------------------
+
+# Largest share of the budget for one score.
+_SCORE_SHARE = 0.2
+
+
+def baseline_score(bench: Bench) -> Score:
+    """The score of the user's own settings. Raises TargetError where there is none, UsageError where it is too low."""
+    result, goal = _scored(bench, {}), bench.request.goal
+    if result.score is None:
+        raise TargetError(f"no score of your own settings: {result.reason}", result.hint, result.details)
+    after = f" after {result.score.steps} steps" if result.score.steps else ""
+    told = f"the score of your own settings is {result.score.value:.4g}{after}"
+    if goal.judged(result.score, result.score).problem:
+        raise UsageError(f"{told}; --min-score is {goal.min_score:g}.", "Lower it, or give --max-drop 1% in its place.")
+    bench.emit(Said(f"{told}, in {format_seconds(result.wall_s or 0.0)}; each other score takes as long"))
+    return result.score
+
+
+def with_scores(bench: Bench, known: Known, evidence: Evidence) -> Evidence:
+    """The evidence of a move. Settings that only a score can permit get one."""
+    if not bench.request.evaluate:
+        return evidence
+    judge, permits, runs = known.judge, known.plan.consent.permits, list[tuple[Settings, TrialResult]]()
+    for settings, result in evidence.runs:
+        score = None
+        if settings and result.measured:
+            numerics = judge.with_run(settings, result).numerics(settings)
+            score = numerics.score
+            if not permits(settings, numerics) and permits(settings, replace(numerics, score=Score())):
+                of_it = _scored(bench, settings)
+                score = of_it.score or Score(problem=f"it has no score: {of_it.reason}")
+        runs.append((settings, replace(result, score=score)))
+    return replace(evidence, runs=tuple(runs))
+
+
+def _scored(bench: Bench, settings: Mapping[str, Value]) -> TrialResult:
+    spec = bench.spec(f"score: {settings or 'your own settings'}", settings, kind=TrialKind.SCORE)
+    limit_s = _SCORE_SHARE * bench.budget.total_s
+    limit_s = min(limit_s, spec.timeout_s) if settings else limit_s  # without that of the baseline there is no result
+    return bench.run(replace(spec, evaluate=bench.request.evaluate, steps=bench.request.eval_steps, timeout_s=limit_s))

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from advisor.experiment import events
 from advisor.experiment.known import Evidence, Kind, Known, Move
-from advisor.experiment.measuring.baseline import reference_spec
+from advisor.experiment.measuring.baseline import reference_spec, with_scores
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.measuring.scoring import with_scores
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY

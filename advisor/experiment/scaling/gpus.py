@@ -26,7 +26,11 @@ def gpus_in_use(request: Request, hardware: Hardware) -> int:
         return request.machines
     if request.target.device == "cpu":
         return request.machines * (wanted or max(2, hardware.host.usable_cores))
-    there = gpus_there(hardware)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and not hardware.gpus:  # NVML cannot be used, which CUDA need not know
+        there = len([name for name in shown.split(",") if name.strip()])
+    else:
+        there = len([gpu for gpu in visible_gpus(hardware) if not gpu.mig_enabled])
     if there < max(1, wanted):
         raise UsageError(
             f"--gpus asks for {wanted or 'all'} GPUs, and {there} {'is' if there == 1 else 'are'} visible. A part "
@@ -40,14 +44,6 @@ def spreads_itself(request: Request) -> bool:
     """Whether a session on several GPUs is of a script for torchrun: then all its trials run in its ranks."""
     target, directory = request.target.target, request.target.directory
     return request.wants_several and is_script(target, directory, "build") and is_for_ranks(target, directory)
-
-
-def gpus_there(hardware: Hardware) -> int:
-    """The number of whole GPUs that CUDA shows to this process and its children."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is not None and not hardware.gpus:  # NVML cannot be used, which CUDA need not know
-        return len([name for name in shown.split(",") if name.strip()])
-    return len([gpu for gpu in visible_gpus(hardware) if not gpu.mig_enabled])
 
 
 def why_not_several(facts: Facts) -> str:

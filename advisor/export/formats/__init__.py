@@ -4,7 +4,7 @@ import pkgutil
 from importlib import import_module
 
 from advisor.errors import UsageError
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.export.format import Format
 from advisor.figures.options import alternatives
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.export.formats.settings import lines_in_script
 from advisor.records import ConfigKind, Exported, Mode

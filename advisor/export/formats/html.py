@@ -92,9 +92,6 @@ def _html_inline(inline: doc.Inline) -> str:
     match inline:
         case doc.Code(text):
             return f"<code>{html.escape(text)}</code>"
-        case doc.Share(share, text):
-            width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
-            return f'<span class="bar"><i style="width:{width}"></i></span> {html.escape(text)}'
         case _:
             return html.escape(inline)
 

@@ -73,8 +73,6 @@ def _markdown_inline(inline: doc.Inline) -> str:
             ticks = "`" * (1 + _longest_run(line))
             space = " " if len(ticks) > 1 else ""
             return f"{ticks}{space}{line}{space}{ticks}"
-        case doc.Share():
-            return _markdown(inline.text)
         case _:
             return _markdown(inline)
 

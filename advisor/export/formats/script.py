@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import ConfigKind, Exported, Value, WorkloadFacts
 

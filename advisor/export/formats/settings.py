@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Exported, Mode
 

@@ -1,16 +1,26 @@
-"""The base of every view: a container that draws a session's state, owns its keys and carries them out."""
+"""The bases of the views: any, and one of a table and the card of its selected row."""
 
 from __future__ import annotations
 
-from textual import events
-from textual.containers import Container
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
+from textual.widgets import DataTable
 
 from advisor.figures.formatting import counted
+from advisor.report.document import Section
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
+from advisor.tui.text import BROAD
+from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.texts import TextPane
+
+# The least width of the card beside the table, and the share of the screen that it has there. Cells.
+LEAST_CARD, CARD_SHARE = 36, 0.33
 
 # A key of more than one view.
 COPY = key(
@@ -19,6 +29,12 @@ COPY = key(
     "copy",
     "Copy",
     "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
+)
+# Keys of every view with a list.
+LIST_KEYS = (
+    key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
+    COPY,
+    key("view.back", "escape", "back", "Back", "Go back to the list", key_display="esc"),
 )
 
 
@@ -70,9 +86,86 @@ class View(Container):
         """The text that ``y`` copies; empty where there is nothing."""
         return ""
 
-    def choose(self, name: str) -> None:
-        """Go to a thing of the view by its name."""
-
     def first_focus(self) -> Widget:
         """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
         raise NotImplementedError
+
+
+class ListView(View):
+    """A table and the card of its selected row, beside it on a broad screen and under it on a narrow one.
+
+    Enter goes into the card, Escape comes back. ``pane`` shows the card; what is ``under`` it follows.
+    """
+
+    def __init__(self, context: Context, controller: Controller, table: Table, pane: TextPane, *under: Widget) -> None:
+        super().__init__(context, controller)
+        self.table, self.pane = table, pane
+        self._side = Vertical(pane, *under, classes="side")
+        self._carded = ""
+
+    def compose(self) -> ComposeResult:
+        yield Container(self.table, self._side, classes="body")
+
+    @property
+    def selected(self) -> str:
+        """The key of the selected row."""
+        return self.table.cursor_key
+
+    @property
+    def table_width(self) -> int:
+        """The cells for the table."""
+        card = max(LEAST_CARD, int(self.width * CARD_SHARE))
+        self._side.styles.width = card if self.width >= BROAD else "1fr"
+        return self.width - card if self.width >= BROAD else self.width
+
+    def card(self) -> tuple[str, tuple[Section, ...]]:
+        """The title and the sections about the selected row."""
+        raise NotImplementedError
+
+    def show_card(self) -> None:
+        """Draw the card of the selected row."""
+        if self._carded != self.selected:
+            self.pane.scroll_home(animate=False)
+            self._carded = self.selected
+        title, sections = self.card()
+        self.pane.show(sections)
+        self.pane.border_title = Content(title)
+
+    @on(DataTable.RowHighlighted)
+    def _on_row_highlighted(self) -> None:
+        self.show_card()
+        self.refresh_bindings()
+
+    @on(DataTable.RowSelected)
+    def _on_row_selected(self) -> None:
+        self.action_read()
+
+    def action_read(self) -> None:
+        """Go into what is beside the table, which a narrow screen then shows alone."""
+        self.add_class("-reading")
+        self.second_focus().focus()
+
+    def action_back(self) -> None:
+        """Go back to the table."""
+        self.remove_class("-reading")
+        self.table.focus()
+
+    def action_retry(self) -> None:
+        """Have the selected trial run again."""
+        self.controller.retry(self.selected)
+
+    def can(self, name: str) -> bool:
+        """Whether an action does anything just now: most are about the selected row."""
+        if name == "back":
+            return self.second_focus().has_focus
+        if name == "retry":
+            tried = self.selected in self.context.state.trials and self.selected not in self.context.waiting
+            return tried and self.context.recorded is None
+        return bool(self.text_to_copy()) if name == "copy" else True
+
+    def first_focus(self) -> Widget:
+        return self.table
+
+    def second_focus(self) -> Widget:
+        """The widget that Enter moves to."""
+        return self.pane

@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError, UsageError
-from advisor.experiment.outputs import Outputs
+from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
 from advisor.export.files import check_replaceable, write_atomically
 from advisor.export.format import Offer
@@ -32,7 +32,7 @@ from advisor.tui.keys import key
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
 from advisor.tui.widgets.lists import ChoiceList
-from advisor.tui.widgets.texts import TextPane, show_text, show_titles
+from advisor.tui.widgets.texts import TextPane, show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
@@ -88,10 +88,6 @@ class ExportView(View):
         """The highlighted format."""
         return self._formats[self._list.highlighted or 0]
 
-    def choose(self, format_id: str) -> None:
-        """Highlight a format."""
-        self._list.highlighted = self._list.get_option_index(format_id)
-
     def on_show(self) -> None:
         """Look at the user's own files again, which may have changed while another view was on screen."""
         self.show()
@@ -118,7 +114,8 @@ class ExportView(View):
     def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
         """Draw a preview with its title, unless another one is awaited by now."""
         if wanted == self._asked:
-            show_titles(self._preview, chosen.title, chosen.description)
+            self._preview.border_title = Content(chosen.title)
+            self._preview.border_subtitle = Content(chosen.description)
             self._preview.show((Section("", tuple(_shortened(text, language))),))
 
     def _path_of(self, chosen: Offer) -> str:

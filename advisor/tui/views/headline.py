@@ -7,19 +7,16 @@ from statistics import median
 
 from textual.content import Content
 
-from advisor.experiment.gains import stack_helps
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_change, format_ms
 from advisor.records import Objective, Verdict
-from advisor.report.conclusions import count_untried
-from advisor.report.figures import as_sentence, how_confirmed, interval_words, other_batch
+from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch, stack_helps
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence, row_words
 from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
-from advisor.tui.text import DIM, trial_name
+from advisor.tui.text import DIM
 
-_MEASURED_AGAIN = " is measured again: "  # words of the session that stand after the name of a trial
 _SEPARATOR = Content.styled(" · ", DIM)
 _WORDS = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "the same speed"}
 
@@ -85,14 +82,14 @@ def _of_the_combination(state: SessionState, together: Figures) -> Headline:
 
 
 def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
-    found = no_result(state)
+    reason, is_finding = no_result(state)
     best = next((row for row in ranking.rows if row.figures and row.figures.verdict is Verdict.FASTER), None)
     if best and best.figures:
         opt_in = " It changes results: press a to use it." if best.consent and best.tick is Tick.OFF else ""
         told = f"{best.figures.effect.speedup:.2f}x faster with {best.name}"
         return Content.assemble((told, "bold $success"), f": {best.figures.steps} a step.", (opt_in, "$warning"))
     if state.finished:
-        return Content.styled(found.sentence, "bold $warning" if not found.is_finding else "bold")
+        return Content.styled(as_sentence(reason), "bold" if is_finding else "bold $warning")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
 
 
@@ -126,7 +123,4 @@ def alert_text(context: Context) -> Content:
     said = busy[-1] if busy else warnings[-1]
     waits = " w waits until it is quiet." if busy and context.can_wait else ""
     more = f"  (+{len(warnings) - 1}: see your settings)" if len(warnings) > 1 else ""
-    text = said.text.replace("raise --budget", "key + gives more time")
-    name, again, reason = text.partition(_MEASURED_AGAIN)
-    text = f"{trial_name(name)}{again}{reason}" if again else text  # the own name of a combination lists all settings
-    return Content.styled(f"! {as_sentence(text)}{waits}{more}", "$warning")
+    return Content.styled(f"! {as_sentence(said.text)}{waits}{more}", "$warning")

@@ -17,18 +17,17 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
-from advisor.report.conclusions import by_own_time
-from advisor.report.document import Paragraph, Section
+from advisor.report.document import Code, Paragraph, Section, pairs
+from advisor.report.figures import by_own_time
 from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import BROAD, DIM, shortened, waiting_text
+from advisor.tui.text import BROAD, DIM, bars, shortened, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.widgets.phase_bar import bars
 from advisor.tui.widgets.table import Cell, Column, Table
-from advisor.tui.widgets.texts import TextPane, show_text, show_titles
+from advisor.tui.widgets.texts import TextPane, show_text
 
 _WAITING = "The profile is taken soon after the baseline."
 _DEVICE = Column("device", "GPU", 8, number=True)
@@ -39,12 +38,10 @@ _FRAME = 4  # cells of a panel's border and padding
 
 
 class ProfileView(View):
-    """The phases as bars over the operators and the report's sections; a narrow screen shows one of those at a time."""
+    """The phases as bars over the operators and the report's sections; Tab goes from one of those to the other."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("profile.panel", "m", "panel", "More", "Go from the operators to phases, efficiency and habits, or back"),
-        key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs"),
-        key("profile.trace", "t", "trace", "Trace", "Copy the path of the Chrome trace, for ui.perfetto.dev"),
+        key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs")
     ]
 
     def __init__(self, context: Context, controller: Controller) -> None:
@@ -69,6 +66,8 @@ class ProfileView(View):
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
         found = tuple(profile_sections(state, self.context.catalog))
+        if profile and is_file(profile.trace_path):
+            found += (Section("", (pairs((("Trace", Code(profile.trace_path)),)),)),)
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (waiting,))
         self._show_operators(profile)
@@ -100,7 +99,7 @@ class ProfileView(View):
     @on(DataTable.RowHighlighted)
     def _tell_operators(self) -> None:
         """Say how the operators are grouped; where their shapes are, all of the selected one's."""
-        show_titles(self._operators, f"Operators{' by input shapes' if self._by_shape else ''}, per step")
+        self._operators.border_title = f"Operators{' by input shapes' if self._by_shape else ''}, per step"
         self._operator_row.display = self._by_shape
         if self._table.cursor_key:
             row = self._rows[int(self._table.cursor_key)]
@@ -113,37 +112,16 @@ class ProfileView(View):
         profile = self.context.state.profile
         if profile is None:
             return False
-        needed = {
-            "panel": not self.has_class("-without-operators"),
-            "shapes": bool(profile.by_shape),
-            "trace": bool(profile.trace_path),
-        }
-        return needed.get(name, True)
+        return name != "shapes" or bool(profile.by_shape)
 
     def action_shapes(self) -> None:
         """Group the operators by the shapes of their inputs, or no longer."""
-        self.remove_class("-reading")
         self._by_shape = not self._by_shape
         self._show_operators(self.context.state.profile)
         self._table.focus()
 
-    def action_panel(self) -> None:
-        """Go from the operators to the sections, or back."""
-        self.toggle_class("-reading")
-        self.call_after_refresh(lambda: self.first_focus().focus())
-
     def first_focus(self) -> Widget:
-        alone = self.has_class("-reading") or self.has_class("-without-operators")
-        return self._sections if alone else self._table
-
-    def action_trace(self) -> None:
-        """Tell where the Chrome trace is, and copy its path to the terminal's clipboard."""
-        path = self.context.state.profile.trace_path if self.context.state.profile else ""
-        if is_file(path):
-            self.app.copy_to_clipboard(path)
-            self.notify(f"{path} (copied): open it in ui.perfetto.dev. --trace FILE writes a copy.")
-        else:
-            self.notify(f"The trace is gone: {path}", severity="warning")
+        return self._sections if self.has_class("-without-operators") else self._table
 
 
 def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:

@@ -16,16 +16,16 @@ from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
 from advisor.report.document import Bullets, Section
 from advisor.report.pictures import phase_bars
-from advisor.report.rows import Fold, Row, Tick
+from advisor.report.rows import Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
+from advisor.tui.text import line_of
 from advisor.tui.views import headline, result_table
-from advisor.tui.views.listed import LIST_KEYS, ListView
+from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.views.result_table import TOGETHER
-from advisor.tui.widgets.phase_bar import line_of
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane, show_text
 
@@ -39,8 +39,8 @@ class ResultView(ListView):
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
         key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
-        key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show what is folded under the row", show=False),
-        key("result.fold", "left", "unfold(False)", "Fold", "Fold what belongs to the row", show=False),
+        key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show the other values of the row", show=False),
+        key("result.fold", "left", "unfold(False)", "Fold", "Fold the other values of the row", show=False),
         *LIST_KEYS,
     ]
 
@@ -100,22 +100,18 @@ class ResultView(ListView):
         """The selected setting."""
         return self.context.ranking.row(self.selected)
 
-    @property
-    def _fold(self) -> Fold | None:
-        selected = self.selected.partition(":")[0]
-        return next((fold for fold in self.context.ranking.folds if fold.key == selected), None)
-
     def card(self) -> tuple[str, tuple[Section, ...]]:
         """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
-        context, state, row, fold = self.context, self.context.state, self.row, self._fold
+        context, state, row = self.context, self.context.state, self.row
         if row is not None:
             return row.title, tuple(setting_sections(row, state, context.catalog))
         if self.selected == TOGETHER and state.stack is not None:
             blocks = tuple(stack_blocks(state, state.stack))
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
-        if fold is not None:
-            listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
-            return fold.title, (Section("", (listed,)),)
+        for fold in context.ranking.folds:
+            if fold.key == self.selected:
+                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
+                return fold.title, (Section("", (listed,)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
     # --- keys ------------------------------------------------------------------------------------------------
@@ -166,18 +162,12 @@ class ResultView(ListView):
         """Take the last decision back."""
         self.controller.undo()
 
-    def action_read(self) -> None:
-        """Go into the card; a folded line is unfolded, or folded again."""
-        if self._fold is not None and self.selected == self._fold.key:
-            self.action_unfold(self.selected not in self.unfolded)
-        else:
-            super().action_read()
-
     def action_unfold(self, unfold: bool) -> None:
         """Show what is folded under the selected row, or fold it again."""
-        name = self.selected.partition(":")[0]
-        parents = [row.key for row in self.context.ranking.rows if any(value.key == name for value in row.values)]
-        name = parents[0] if parents else name
+        parents = [
+            row.key for row in self.context.ranking.rows if any(value.key == self.selected for value in row.values)
+        ]
+        name = parents[0] if parents else self.selected
         self.unfolded = self.unfolded | {name} if unfold else self.unfolded - {name}
         self.table.go_to(name)
 
@@ -188,13 +178,3 @@ class ResultView(ListView):
         if self.selected == TOGETHER:
             return Settings(self.context.state.stack_settings).to_yaml()
         return code_of(self.row.candidate, self.context.catalog) if self.row else ""
-
-    def choose(self, name: str) -> None:
-        """Go to a row, also to one that is folded."""
-        for row in self.context.ranking.rows:
-            if any(value.key == name for value in row.values):
-                self.unfolded = self.unfolded | {row.key}
-        for fold in self.context.ranking.folds:
-            if any(name == entry for entry, _ in fold.entries):
-                self.unfolded, name = self.unfolded | {fold.key}, f"{fold.key}:{name}"
-        super().choose(name)

@@ -77,12 +77,7 @@ def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Colu
         if is_open:
             rows |= {value.key: row_cells(value, scale, width, inner=True) for value in row.values}
     rows[YOURS] = _own_cells(ranking, state)
-    for fold in ranking.folds:
-        is_open = fold.key in open_rows
-        rows[fold.key] = _named(Content.styled(f"{'▾' if is_open else '▸'} {fold.title}", DIM))
-        if is_open:
-            rows |= {f"{fold.key}:{name}": _named(Content.styled(f"    {name}", DIM)) for name, _ in fold.entries}
-    return rows
+    return rows | {fold.key: _named(Content.styled(f"  {fold.title}", DIM)) for fold in ranking.folds}
 
 
 def _named(text: Content, figure: str | None = None) -> Cells:

@@ -17,14 +17,14 @@ from advisor.figures.formatting import format_bytes, format_ms, format_outcome, 
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Paragraph, Section, pairs
-from advisor.report.figures import block_times, block_words, energy_words, gpu_sentence
+from advisor.report.figures import block_times, block_words, energy_words, gpu_words
 from advisor.report.settings import doubts_and_notes
-from advisor.report.several_gpus import row_details
+from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
-from advisor.tui.views.listed import LIST_KEYS, ListView
+from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import TextPane
@@ -155,8 +155,9 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
     if run.name == state.running:
         yield "Now", "running"
         return
-    if several := row_details(state.scaling, run.name):
-        yield "GPUs", several
+    rows = state.scaling.rows if state.scaling else ()
+    if several := next((row for row in rows if row.trial == run.name), None):
+        yield "GPUs", row_words(several)
     elif run.result:
         yield "Ended", format_outcome(run.result)
     if record is None or not record.alone:
@@ -171,7 +172,7 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
     if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
     if result.gpu and result.gpu.samples:
-        yield "GPU", gpu_sentence(result.gpu)
+        yield "GPU", gpu_words(result.gpu)
     yield from doubts_and_notes(result)
 
 

@@ -1,21 +1,16 @@
 """The end of a growing log file, as plain text."""
 
-import re
 from contextlib import suppress
 from pathlib import Path
 
+from rich.text import Text
 from textual.widgets import Log
 
-from advisor.figures.formatting import counted, printable
+from advisor.figures.formatting import printable
 from advisor.process.stacks import read_end
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400
-# Escape sequences (colours, cursor moves, window titles) that compilers and progress bars write.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
-
-# Warnings that PyTorch's own files write at start-up and while compiling; a warning's further lines are indented.
-_OF_TORCH = re.compile(r"^[WI]\d{4} .*torch/|site-packages/torch/\S+ \w*Warning:")
 
 
 def read_tail(path: str) -> str:
@@ -28,24 +23,9 @@ def read_tail(path: str) -> str:
         return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    return folded(clean(text)) or "No output."
-
-
-def clean(text: str) -> str:
-    """Log text as a terminal would show it in the end: carriage returns overwrite their line, escapes are removed."""
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return printable("\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:])).strip("\n")
-
-
-def folded(text: str) -> str:
-    """A log in which PyTorch's own warnings take one line together: they hide what the target prints."""
-    kept, count = list[str](), 0
-    for line in text.split("\n"):
-        count = count + 1 if _OF_TORCH.search(line) or (count and line.startswith("  ")) else 0
-        if count > 1:
-            kept.pop()
-        kept.append(f"({counted(count, 'line')} of PyTorch's own warnings)" if count else line)
-    return "\n".join(kept)
+    # As a terminal would show it in the end: carriage returns overwrite their line, escapes are removed.
+    lines = (line.rstrip("\r") for line in text.split("\n")[-_MOST_LINES:])
+    return printable(Text.from_ansi("\n".join(lines)).plain).strip("\n") or "No output."
 
 
 class LogTail(Log):

@@ -81,9 +81,9 @@ def now_text(context: Context, room: int) -> Content:
     """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
     state = context.state
     if context.recorded:
-        ended = ", interrupted" if state.finished and state.finished.cancelled else ""
-        then = ", failed: c runs it again" if state.failure else f"{ended}: c continues it"
-        return Content.styled(f"Recorded{then}  {context.recorded.session_id}", "bold")
+        interrupted = state.finished is not None and state.finished.cancelled
+        ended = ", failed" if state.failure else ", interrupted" if interrupted else ""
+        return Content.styled(f"Recorded{ended}: perf-advisor --resume {context.session_id} goes on", "bold")
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
     if state.paused:
@@ -115,7 +115,7 @@ def _stage(context: Context) -> str:
 
 
 def _seconds(context: Context) -> Content:
-    spent_s, expected_s = int(context.countdown.trial_s), context.state.expected_s
+    spent_s, expected_s = int(context.clock() - context.trial_began_at), context.state.expected_s
     if expected_s is None:
         return Content.styled(f"  {spent_s} s", DIM)
     expected = f"{max(1, round(expected_s))} s" if expected_s < _MINUTES else format_seconds(expected_s)
@@ -129,10 +129,7 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     state = context.state
     if not working or (state.finished is not None and not (state.running and state.left_s)):
         return Content("")
-    share, left_s = context.countdown.now(state)
-    if left_s is None:  # before the first estimate: the budget
-        left_s = max(1.0, context.budget_s - context.countdown.session_s)
-    drawn = round(share * _METER)
+    drawn = round(state.progress * _METER)
     meter = Content.assemble(("━" * drawn, "$primary"), ("━" * (_METER - drawn), "$foreground 15%"))
-    minutes, seconds = divmod(max(0, round(left_s)), 60)
+    minutes, seconds = divmod(round(context.left_s), 60)
     return Content(" ").join([*([meter] if wide else []), Content.styled(f"{minutes}:{seconds:02d} left", "bold")])

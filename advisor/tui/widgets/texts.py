@@ -12,7 +12,6 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.figures.formatting import plain, printable
@@ -25,14 +24,6 @@ def show_text(widget: Static, text: Content, *, layout: bool = True) -> None:
     before = widget.content
     if not (isinstance(before, Content) and before.is_same(text)):
         widget.update(text, layout=layout)
-
-
-def show_titles(panel: Widget, title: str, subtitle: str = "") -> None:
-    """Show titles in a panel's border. They are set only when they change, since setting one paints the panel again."""
-    for name, text in (("border_title", title), ("border_subtitle", subtitle)):
-        content = Content(text)
-        if (getattr(panel, name) or "") != content.markup:
-            setattr(panel, name, content)
 
 
 class TextPane(ScrollView):

@@ -12,9 +12,9 @@ from tui_pilot import driven, press, screen_text, settle
 
 from advisor.tui.app import AdvisorApp
 
-# Offered only in a recorded session, while something is measured again, and with several GPUs: tests of their own press
+# Offered only while something is measured again, and with several GPUs: tests of their own press
 # them.
-ELSEWHERE = {"session.continue", "session.stop", "session.wait", "app.suspend"}
+ELSEWHERE = {"session.stop", "session.wait", "app.suspend"}
 # What has to be done first for a key to have something to do.
 BEFORE = {
     "export.overwrite": ["s", "s"],
@@ -24,8 +24,8 @@ BEFORE = {
     "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],
-    "result.unfold": ["end"],
-    "result.fold": ["end", "right"],
+    "result.unfold": [*["down"] * 3],
+    "result.fold": [*["down"] * 3, "right"],
     "result:trial.retry": ["down"],
     "session.untried": [],
     "session.go_on": ["space"],
@@ -33,7 +33,7 @@ BEFORE = {
     "trials:trial.retry": ["home", "down"],
 }
 # These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
-ALONE = {"view.copy", "profile.trace"}
+ALONE = {"view.copy"}
 # In a running session; all others after it.
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 

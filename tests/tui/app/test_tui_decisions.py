@@ -15,17 +15,17 @@ BATCH = histories.BATCH_DOUBLED.candidate.name
 
 async def test_several_quick_decisions_are_followed_together_unless_that_is_stopped() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
-        app.controller.rework_delay_s = 3.0
+        control.holds_rework = True
         await pilot.press("down", "r")
-        assert app.context.busy_with
-        await press(pilot, "x")
-        assert not app.context.busy_with
-        await press(pilot, "down", "r", "down", "a")
-        assert ("rework",) not in control.calls
-        assert app.context.busy_with == "Measuring the combination again", "it is about to"
         await until(pilot, lambda: ("rework",) in control.calls)
-        await settle(pilot)
-        assert control.calls.count(("rework",)) == 1
+        assert app.context.busy_with == "Measuring the combination again"
+        await press(pilot, "down", "r", "down", "a")
+        assert control.calls.count(("rework",)) == 1, "a round follows the one that runs"
+        control.stop()  # as a session does by itself
+        await until(pilot, lambda: control.calls.count(("rework",)) == 2)
+        await press(pilot, "x")
+        await until(pilot, lambda: not app.context.busy_with)
+        assert control.calls.count(("rework",)) == 2
         assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "batch_size"]
 
 

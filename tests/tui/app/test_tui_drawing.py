@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import Counter
 
@@ -18,7 +17,6 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.format import Offer
 from advisor.tui import main_screen
-from advisor.tui.context import Countdown
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -53,7 +51,8 @@ def counted(monkeypatch) -> Counter[str]:
     return counts
 
 
-async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_always(counted) -> None:
+async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_always(counted, monkeypatch) -> None:
+    monkeypatch.setattr(main_screen, "TICK_S", 3600.0)  # the clock draws too
     async with driven(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S) as (pilot, app, _control):
         await press(pilot, "3")
         counted.clear()
@@ -67,7 +66,6 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         await settle(pilot)
         assert counted["TrialsView.show_live"] <= most + 1
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
-        assert not app.draw_due
         assert "block 39" in screen_text(app).splitlines()[-2]
 
 
@@ -84,29 +82,6 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted) -> 
             assert f"measuring {view.id}" in screen_text(app), "the line of the status has it in every view"
             await tell(pilot, events.TrialMeasured(histories.ZERO_GRAD))
             assert counted[f"{name}.show"] == 1
-
-
-async def test_no_key_waits_for_a_module(monkeypatch) -> None:
-    late = ("advisor.tui.palette", "advisor.tui.sessions")
-    for module in late:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    async with driven(histories.start(), hold=True):
-        assert sys.modules.keys() >= set(late)
-
-
-async def test_a_key_draws_what_waits_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(main_screen, "TICK_S", 3600.0)  # the clock would draw it
-    app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await until(pilot, lambda: app.context.state.running == NAME)
-        await press(pilot, "3")
-        app.post_event(events.TrialActivity(NAME, "block 7"))
-        await until(pilot, lambda: app.draw_due)
-        assert "running: block 7" not in screen_text(app)
-        await press(pilot, "1")
-        assert app.view.id == "result"
-        assert "block 7" in screen_text(app)
-        control.cancel()
 
 
 async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> None:
@@ -199,19 +174,17 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         assert "460 s, expected 12 s" in screen_text(app)
 
 
-def test_the_time_left_stands_still_while_the_session_is_held() -> None:
+async def test_the_time_left_stands_still_while_the_session_is_held() -> None:
     clock = Clock()
-    countdown, state = Countdown(clock), SessionState(progress=0.25, left_s=60.0)
-    countdown.update(state)
-    clock.now = 10.0
-    countdown.hold(waiting=True)
-    clock.now = 300.0
-    assert countdown.now(state)[1] == 50.0
-    assert countdown.session_s == 10.0, "of which the budget's rest is counted before the first estimate"
-    countdown.hold(waiting=False)
-    clock.now = 320.0
-    assert countdown.now(state)[1] == 30.0
-    assert countdown.session_s == 30.0
+    async with driven(histories.to_trials(), hold=True, clock=clock) as (pilot, app, _control):
+        clock.now = 10.0
+        assert app.context.left_s == 64.0
+        await tell(pilot, events.Paused(True))
+        clock.now = 300.0
+        assert app.context.left_s == 74.0, "the session's own figure"
+        await tell(pilot, events.Paused(False))
+        clock.now = 320.0
+        assert app.context.left_s == 54.0
 
 
 async def test_the_preview_of_a_running_session_is_written_once_for_a_result(monkeypatch) -> None:

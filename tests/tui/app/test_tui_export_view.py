@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import tui_histories as histories
 from textual.widgets import Input, OptionList
-from tui_pilot import SIZES, SMALL, driven, pane_text, press, screen_text, settle
+from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_text, settle
 
 from advisor.export.formats import format_of
-from advisor.tui.views.export import ExportView, offers
+from advisor.tui.views.export import offers
 
 
 async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
@@ -21,8 +21,7 @@ async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatc
         assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
         assert app.context.state.verification.speedup == 1.9
         assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
-        app.query_one(ExportView).choose("markdown")
-        await settle(pilot)
+        await choose(pilot, "markdown")
         await press(pilot, "s")
         assert [call[0] for call in control.calls].count("verify") == 1
 
@@ -85,7 +84,8 @@ async def test_keys_that_come_before_the_app_has_drawn_write_to_the_path_of_thei
 
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "4")
-        app.view.choose("markdown")  # as the key down does; its message is still on its way
+        formats = app.query_one("#formats", OptionList)
+        formats.highlighted = formats.get_option_index("markdown")  # its message is still on its way
         app.view.action_save()
         assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
         await press(pilot, "f", "x", "escape", "up", "down")

@@ -9,8 +9,7 @@ from tui_facts import READING
 
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
-from advisor.experiment.outputs import Outputs
-from advisor.experiment.request import Request
+from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
@@ -110,7 +109,6 @@ def make_app(
         open_session=lambda: control,
         load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
-        rework_delay_s=0.01,
         draw_interval_s=draw_interval_s,
         clock=clock,
     )

@@ -12,15 +12,14 @@ from textual import _wait
 from textual._context import active_app
 from textual.app import App
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 from tui_fakes import FakeControl, make_app
 
 from advisor.experiment.events import Event
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
-from advisor.tui.leaving import Then
 from advisor.tui.views import VIEWS
-from advisor.tui.views.base import View
+from advisor.tui.views.base import ListView, View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
@@ -34,7 +33,7 @@ _LOOK_EVERY_S, _LOOKS = 0.002, 15
 @asynccontextmanager
 async def driven(
     history: Iterable[Event], *, size: tuple[int, int] = LARGE, **options: Any
-) -> AsyncIterator[tuple[Pilot[Then], AdvisorApp, FakeControl]]:
+) -> AsyncIterator[tuple[Pilot[None], AdvisorApp, FakeControl]]:
     """The app over a history, once that is drawn, with these options of ``make_app``."""
     app, control = make_app(history, **options)
     async with app.run_test(size=size) as pilot:
@@ -57,12 +56,20 @@ async def tell(pilot: Pilot[Any], *news: Event) -> None:
 
 
 async def choose(pilot: Pilot[Any], name: str) -> None:
-    """Go to a thing of the view on screen by its name, and let the app draw it."""
-    pilot.app.view.choose(name)
+    """Go to a row or a format of the view on screen by its name, and let the app draw it."""
+    view = pilot.app.view
+    if isinstance(view, ListView):
+        if hasattr(view, "unfolded"):
+            view.unfolded |= {row.key for row in view.context.ranking.rows if name in {one.key for one in row.values}}
+        view.table.touched = True
+        view.table.go_to(name)
+    else:
+        formats = view.query_one("#formats", OptionList)
+        formats.highlighted = formats.get_option_index(name)
     await settle(pilot)
 
 
-async def settle(pilot: Pilot[Then]) -> None:
+async def settle(pilot: Pilot[Any]) -> None:
     """Let threads post and handlers draw until nothing is left to do, however long that takes on a busy machine.
 
     A session that is held is not waited for, nor is a timer that is far off.
@@ -103,7 +110,9 @@ def _has_work(app: AdvisorApp) -> bool:
     held = isinstance(control, FakeControl) and control.held
     if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
         return True
-    if app.draw_due or len(app.base_screen.query(View)) < len(VIEWS):  # hidden ones are added after the first picture
+    if not app._inbox.empty() or len(app.base_screen.query(View)) < len(
+        VIEWS
+    ):  # hidden ones are added after the first picture
         return True
     pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
     if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):
