@@ -47,8 +47,7 @@ class ImageDecode(LoaderRecipe):
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.decoding_problem:
             return Skip(loader.decoding_problem)
-        values: list[Value] = ["torchvision", "reduced"] if loader.has_large_images else ["torchvision"]
-        return little_time_in(facts, self.phases) or values
+        return little_time_in(facts, self.phases) or ["torchvision", "reduced"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         saved = _SAVED[str(value)]

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from advisor.machine.nvml import Nvml
+from advisor.machine.hardware import Nvml
 
 UUID = "GPU-8f2c0000-aaaa-bbbb-cccc-000000000001"
 MIG_UUID = "MIG-11110000-aaaa-bbbb-cccc-000000000002"
@@ -24,24 +24,17 @@ class FakeNvml:
 
     ``processes`` and ``samples`` (of their utilisation) are lists; ``clock_mhz``, ``celsius``, ``bits`` (of the reasons
     for the clock), ``margin_c`` and ``millijoules`` are what the gauges say. A callable among them is asked each time.
-    ``nvlinks`` are active on each GPU; with none the GPUs meet across NUMA nodes.
     """
 
     NVMLError = NVMLError
-    NVML_SUCCESS = 0
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_NO_PERMISSION = 4
     NVML_ERROR_NOT_FOUND = 6
     NVML_ERROR_DRIVER_NOT_LOADED = 9
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_ERROR_GPU_IS_LOST = 15
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
     NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
-    NVML_TOPOLOGY_NODE = 40
-    NVML_TOPOLOGY_SYSTEM = 50
-    NVML_P2P_CAPS_INDEX_NVLINK = 2
-    NVML_NVLINK_MAX_LINKS = 18
     nvmlMemory_v2 = 2
     nvmlClocksEventReasonGpuIdle = 1
     nvmlClocksEventReasonSwPowerCap = 4
@@ -53,7 +46,6 @@ class FakeNvml:
         self.processes = processes
         self.mig = mig
         self.samples = []
-        self.nvlinks = 18
         self.clock_mhz, self.celsius, self.bits, self.margin_c, self.millijoules = 1755, 41, 4 | 64 | 1, 46, 5_000_000
         self.opened = 0
         self.answers = {
@@ -61,11 +53,6 @@ class FakeNvml:
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
             "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else f"{UUID[:-1]}{1 + int(handle[3:])}",
-            "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.NVML_TOPOLOGY_SYSTEM,
-            "nvmlDeviceGetP2PStatus": lambda one, other, index: 0 if self.nvlinks else 5,
-            "nvmlDeviceGetNvLinkState": lambda _, link: int(link < self.nvlinks),
-            "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, link: SimpleNamespace(busId="switch"),
-            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=handle),
             "nvmlDeviceGetName": lambda _: "NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",

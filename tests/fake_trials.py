@@ -49,7 +49,7 @@ class FakeTrials:
     def __call__(self):
         return self.now_s
 
-    def build_once(self, target, seed, log_path, timeout_s, within_s=0.0, *, imports_slowly=None):
+    def build_once(self, target, seed, log_path, timeout_s, within_s=0.0):
         self.now_s += self.build_s
         return ""
 

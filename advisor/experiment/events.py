@@ -79,7 +79,7 @@ class TrialStarted(Event, frozen=True):
 
 
 # Activity of the session before its first trial.
-BUILDING = "building the model, once for all trials"
+BUILDING = "importing PyTorch, building the model"
 
 
 class TrialActivity(Event, frozen=True):

@@ -72,7 +72,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "bottleneck": profile.bottleneck if profile else None,
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": profile,
-        "habits": [_whole(row, "share") for row in habit_rows(state)],
+        "habits": habit_rows(state),
         "findings": state.findings,
         **_fields(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),

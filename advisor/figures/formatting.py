@@ -12,7 +12,6 @@ from typing import Any
 
 from advisor.records import (
     Comparison,
-    GpuLink,
     NumericsResult,
     Outcome,
     StackRecord,
@@ -245,15 +244,3 @@ def _three_digits(value: float) -> str:
     if size >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
-
-
-def link_rows(links: Sequence[GpuLink]) -> list[tuple[str, str]]:
-    """The pairs of GPUs and what links them: ``18 NVLinks``, or the path over PCIe. Pairs with the same share a row."""
-    pairs: dict[str, list[str]] = {}
-    for link in links:
-        path = f"no NVLink, {link.path}" if link.path else "no NVLink"
-        words = counted(link.nvlinks, "NVLink") if link.nvlinks else path
-        pairs.setdefault(words, []).append(f"{link.first}-{link.second}")
-    if len(pairs) == 1 and len(links) > 1:
-        return [(f"all {len(links)} pairs", next(iter(pairs)))]
-    return [(", ".join(names), words) for words, names in pairs.items()]

@@ -1,19 +1,23 @@
-"""The machine: GPUs as NVML describes them, and the host. It asks NVML through ``nvml.py``.
+"""The machine: its host, its GPUs as NVML describes them, and the versions that decide speeds.
 
-A reading of the gauges takes tens of microseconds. A machine where NVML cannot be used is described without GPUs,
-with a sentence that says why.
+NVML is opened on first use and kept open. What a driver does not report is None. A reading of the gauges takes tens of
+microseconds. A machine where NVML cannot be used is described without GPUs, with a sentence that says why.
 """
 
+import importlib
 import os
-from collections.abc import Iterator
+import platform
+import re
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from advisor.machine.host import host_info
-from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, gpu_links
 from advisor.records import GpuInfo, GpuProcess, GpuReading, Hardware
 
 # The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
@@ -32,6 +36,83 @@ POWER_CAP = _THROTTLE_WORDS[0x4]
 # The reasons that no step earns by itself: heat, and power that the board is not given.
 SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
 _RECENT_US = 2_000_000
+_ON_THE_CPU = "so the session runs on the CPU."
+_OPENING_FAILED = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "The NVIDIA driver was updated but not reloaded (a reboot mends that)",
+    "NVML_ERROR_NO_PERMISSION": "This user may not talk to the NVIDIA driver",
+}
+
+
+class NvmlUnavailableError(Exception):
+    """NVML cannot be used here; the message is a plain sentence with the reason and the consequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU that NVML has found."""
+
+    index: int
+    uuid: str
+    handle: Any
+
+
+class Nvml:
+    """NVML, opened on first use and kept open; each process opens its own. May be used from any thread.
+
+    ``load`` returns the module ``pynvml`` or one of its shape.
+    """
+
+    def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._library: Any = None
+        self._devices: tuple[Device, ...] = ()
+        self._failure: str | None = None
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs. Raises NvmlUnavailableError when NVML cannot be used or finds none."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._failure, self._devices = os.getpid(), None, ()
+                self._open()
+        if self._failure:
+            raise NvmlUnavailableError(self._failure)
+        return self._devices
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """The answer to one NVML call, by name; None if this GPU, driver, binding or user gets no answer."""
+        call = getattr(self._library, name, None)
+        try:
+            return call(*arguments) if call else None
+        except self._library.NVMLError:
+            return None
+
+    def constant(self, name: str) -> int:
+        """One of NVML's constants; 0 when this version of its binding lacks it."""
+        return int(getattr(self._library, name, 0))
+
+    def _open(self) -> None:
+        self._library = library = self._load()
+        try:
+            library.nvmlInit()
+            numbers = range(library.nvmlDeviceGetCount())
+        except library.NVMLError as error:
+            known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
+            self._failure = f"{known.get(error.value, f'NVML cannot be used ({error})')}, {_ON_THE_CPU}"
+            return
+        handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
+        uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
+        found = zip(numbers, uuids, handles, strict=True)
+        self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
+        if not self._devices:
+            self._failure = f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
+
+
+NVML = Nvml()
 
 
 def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
@@ -41,8 +122,7 @@ def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
         gpus = tuple(_gpu(nvml, device) for device in nvml.devices)
     except NvmlUnavailableError as error:
         return Hardware(host, gpu_note=str(error))
-    silent = [f"GPU {number} does not answer its driver, so it is left out." for number in nvml.silent]
-    return Hardware(host, gpus, " ".join(silent) or None, gpu_links(nvml))
+    return Hardware(host, gpus)
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
@@ -237,3 +317,24 @@ def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
             break  # CUDA reads no further than the names that it knows
         visible += meant
     return tuple(visible)
+
+
+def versions_line() -> str:
+    """Python, PyTorch with the CUDA that it was built for, and the GPU's driver, in one line."""
+    drivers = {gpu.driver_version for gpu in inspect_hardware().gpus}
+    driver = f"driver {', '.join(sorted(drivers))}" if drivers else "no GPU"
+    return f"Python {platform.python_version()}, {_torch()}, {driver}"
+
+
+def _torch() -> str:
+    from importlib import metadata, util  # here alone: the app's first picture does not wait for them
+
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "no torch"
+    spec = util.find_spec("torch")  # finds its folder, and runs none of it
+    built = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    text = built.read_text(encoding="utf-8") if built and built.exists() else ""
+    cuda = re.search(r"^cuda\b[^=]*= '([\d.]+)'", text, re.MULTILINE)
+    return f"torch {version} for {f'CUDA {cuda[1]}' if cuda else 'the CPU'}"

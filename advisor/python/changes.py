@@ -15,10 +15,9 @@ from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
 from advisor.inlined.code import MOST_LINES, reviewable
-from advisor.python import template
 from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
-from advisor.python.step import StepText, WrittenFor
+from advisor.python.step import TEMPLATE, StepText, WrittenFor
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
@@ -63,7 +62,7 @@ def patched_files(
 
     ``evaluations`` are findings of validations that record gradients; ``arguments`` of a trainer say settings.
     """
-    patch = _Patch(catalog, facts, script)
+    patch = _Patch(facts, script)
     patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
     for one in evaluations:
         edits = patch.files[str(Path(script).parent / one.file)]
@@ -82,7 +81,6 @@ class _NotHereError(Exception):
 
 @dataclass(slots=True)
 class _Patch:
-    catalog: Catalog
     facts: WorkloadFacts
     script: str
     files: dict[str, Edits] = field(default_factory=lambda: defaultdict(Edits))
@@ -235,18 +233,15 @@ class _Patch:
     # --- what is around the statements of a step ------------------------------------------------------------------
 
     def _around_forward(self, step: StepText) -> None:
-        """Enter contexts around the forward pass and the loss; with float16 scale the gradients too."""
-        device = f'"{step.plan.device}"'
-        contexts = step.contexts(device)
+        """Enter contexts around the forward pass and the loss."""
+        contexts = step.contexts(f'"{step.plan.device}"')
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
                 raise _NotHereError("your loop is faster without its autocast: take that out")
             return
-        places, passes = self._places("forward"), self._places("backward")
-        scales = step.plan.scales_gradients and self.facts.mode is Mode.TRAIN
-        problem = next((one.problem for one in passes if one.problem), "" if passes else "no backward pass was seen")
-        if scales and problem:
-            raise _NotHereError(f"float16 scales the gradients, and {problem}")
+        if step.plan.scales_gradients and self.facts.mode is Mode.TRAIN:
+            raise _NotHereError("float16 needs a gradient scaler; tuning.train_step has one")
+        places = self._places("forward")
         if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
@@ -255,20 +250,6 @@ class _Patch:
         for place in places:
             self.files[place.file].pieces[place].contexts += contexts
             self.files[place.file].imports.append("import torch")
-        if not scales:
-            return
-        scaler, updates = self._free_name("scaler"), self._places("update")
-        for file in dict.fromkeys(place.file for place in updates):
-            self.files[file].definitions.append(f"{scaler} = torch.amp.GradScaler({device})")
-        for place in passes:
-            self.files[place.file].calls[position_of(place)] = f"{scaler}.scale({{}}).backward({{}})"
-        for place in updates:
-            self.files[place.file].calls[position_of(place)] = f"{scaler}.step({{}})"
-        for place in self._places("last update"):
-            self.files[place.file].after[start_of(place)].append(f"{scaler}.update()")
-        for place in self._places("clip"):
-            lines = [f"{scaler}.unscale_({optimizer})" for optimizer in place.name.split(", ")]
-            self.files[place.file].before[start_of(place)] += lines
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
@@ -321,7 +302,7 @@ class _Patch:
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
-        places, passes = self._places("step"), self._places("forward")
+        places, passes = self._places("whole step"), self._places("forward")
         if not value:
             return
         if value is not True or len(places) != 1 or len(passes) != 1:
@@ -333,7 +314,8 @@ class _Patch:
         written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
-        edits.definitions += [step.written(template.CONSTANTS), *with_functions(step, [step.written(template.STEP)])]
+        edits.definitions.append(step.written(TEMPLATE["CONSTANTS"]))
+        edits.definitions += with_functions(step, [step.written(TEMPLATE["STEP"])])
         edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].above = self._function_around(place)

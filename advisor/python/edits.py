@@ -52,7 +52,6 @@ class Edits:
     """The changes of one file. Calls and statements are given by their places; lines are Python of this file."""
 
     arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # empty: without it
-    calls: dict[Position, str] = field(default_factory=dict)  # with {} for the object of the method, for its arguments
     before: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     pieces: dict[Place, Piece] = field(default_factory=lambda: defaultdict(Piece))
@@ -83,7 +82,7 @@ def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     editor = _Editor(edits, wrapper.module)
     after: Any = wrapper.visit(editor)
-    wanted: set[Any] = {*edits.arguments, *edits.calls, *edits.before, *edits.after, *map(start_of, edits.pieces)}
+    wanted: set[Any] = {*edits.arguments, *edits.before, *edits.after, *map(start_of, edits.pieces)}
     return after.bytes, sorted(where[0] for where in wanted - editor.done)
 
 
@@ -114,17 +113,13 @@ class _Editor(cst.CSTTransformer):
 
     # --- calls, and statements by themselves ----------------------------------------------------------------------
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """A call with other arguments, or another expression in its place."""
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """A call with other arguments."""
         where = self._position(original_node)
         self.done.add(where)
         for name, value in self._edits.arguments.get(where, {}).items():
             updated_node = self._with_argument(updated_node, name, value) if value else _without(updated_node, name)
-        if where not in self._edits.calls:
-            return updated_node
-        owner = self._code(cst.ensure_type(updated_node.func, cst.Attribute).value)
-        given = "".join(map(self._code, updated_node.args))
-        return cst.parse_expression(self._edits.calls[where].format(owner, given), self._module.config_for_parsing)
+        return updated_node
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
         """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last if needed."""
@@ -190,11 +185,8 @@ class _Editor(cst.CSTTransformer):
             if start_of(place) in starts:
                 begin = starts.index(start_of(place))
                 end = max(at for at, (line, _) in enumerate(starts) if line <= place.end_line)
-                within = list(zip(starts, rows, strict=True))[begin : end + 1]
-                behind = [one for (line, _), row in within if line in place.behind for one in row]
-                inside = [one for (line, _), row in within if line not in place.behind for one in row]
-                changed = [*self._changed(inside, place, piece), *behind]
-                rows[begin : end + 1] = [changed, *([] for _ in range(end - begin))]
+                inside = [one for row in rows[begin : end + 1] for one in row]
+                rows[begin : end + 1] = [self._changed(inside, place, piece), *([] for _ in range(end - begin))]
         body: list[Any] = []
         for start, row in zip(starts, rows, strict=True):
             self.done.add(start)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
-from advisor.python import template
-from advisor.python.step import LINE, OF_DDP, StepText, WrittenFor, call
+from advisor.python.step import LINE, OF_DDP, TEMPLATE, StepText, WrittenFor, call
 from advisor.recipe import Recipe, Stage, code_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
@@ -66,7 +65,7 @@ class _File:
         standard = [line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
         late = "  # noqa: E402" if self.environment else ""
         others = "\n".join(f"{line}{late}" for line in lines if line not in standard)
-        blocks = ["\n".join(standard), *self.environment, others, self.step.written(template.CONSTANTS)]
+        blocks = ["\n".join(standard), *self.environment, others, self.step.written(TEMPLATE["CONSTANTS"])]
         return "\n\n".join([self.docstring(), *filter(None, blocks)])
 
     def docstring(self) -> str:
@@ -78,7 +77,7 @@ class _File:
         first = f"What perf-advisor {__version__} measured to be faster{measured}."
         filled = {"MEASURED": first, "SETTINGS": f"Settings: {found}.{needs}"}
         wrapped = {name: textwrap.fill(text, LINE) for name, text in filled.items()}
-        text = self.step.written(template.HEADER, wrapped).replace("\\", "\\\\").replace('"""', r"\"\"\"")
+        text = self.step.written(TEMPLATE["HEADER"], wrapped).replace("\\", "\\\\").replace('"""', r"\"\"\"")
         return f'"""{text}\n"""'
 
     def prepare(self) -> str:
@@ -106,8 +105,8 @@ class _File:
             "OTHERS": [*lines[Stage.COMPILE], *lines[Stage.STEP], *self.left_out()],
         }
         body = {name: "\n".join(filter(None, texts)) for name, texts in blocks.items()}
-        needs_device = _names(r"device\b", self.step.written(template.PREPARE, body))
-        return self.step.written(template.PREPARE, body | {"DEVICE": "device" if needs_device else ""})
+        needs_device = _names(r"device\b", self.step.written(TEMPLATE["PREPARE"], body))
+        return self.step.written(TEMPLATE["PREPARE"], body | {"DEVICE": "device" if needs_device else ""})
 
     def of_code(self, code: str) -> list[str]:
         """The statements of a recipe's own code; its imports and definitions go to the top of the file."""
@@ -166,7 +165,7 @@ def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:
 
 def with_functions(step: StepText, parts: list[str]) -> list[str]:
     """Parts of a file behind those functions of the template that they use."""
-    for function in reversed(template.FUNCTIONS.split("\n\n\n")):
+    for function in reversed(TEMPLATE["FUNCTIONS"].split("\n\n\n")):
         name = re.findall(r"\w+", function)[1]
         parts = [step.written(function), *parts] if _names(rf"{name}\b", *parts) else parts
     return parts

@@ -1,18 +1,27 @@
-"""A step for the exported Python file: the words and expressions that fill the template, by the plan and the batch."""
+"""A step for the exported Python file: the words and expressions that fill the template, by the plan and the batch.
+
+The template is ``template.txt``: header, functions and the class of a step. A line that ends in ``#?`` and words is
+written, with the block that it opens, where all of them hold; ``!word`` where one does not. Where the words after
+``#=`` do not hold, the block stands alone, one level further out. Names in capitals between ``<`` and ``>`` are
+expressions, or lines, that depend on the workload; one that is not empty is a word too.
+"""
 
 import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Self
 
-from advisor.python import template
 from advisor.recipe import MODES_WITH_GRAPHS, Recipe
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
+_TEXT = Path(__file__).with_name("template.txt").read_text(encoding="utf-8")
+_PARTS = re.findall(r"^=== ([A-Z]+)\n(.*?)(?=^=== |\Z)", _TEXT, re.MULTILINE | re.DOTALL)
+TEMPLATE = {name: text.strip("\n") for name, text in _PARTS}
 _TAKES = {"train": "model, optimizer, loss_fn", "infer": "model", "own": "step, model"}  # the class of a step
 _USUAL_BATCHES = {
     "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
@@ -129,13 +138,13 @@ class StepText:
 
     def text(self) -> str:
         """The class, and the name by which it is used."""
-        return f"{self.written(template.STEP)}\n\n\n{self.kind}_step = {self.kind.title()}Step"
+        return f"{self.written(TEMPLATE['STEP'])}\n\n\n{self.kind}_step = {self.kind.title()}Step"
 
     def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
         """A text of the template for this step; ``further`` are more expressions than the step's own."""
         expressions = {**self._expressions(), **(further or {})}
         words = self.words | {name.lower() for name, expression in expressions.items() if expression}
-        expressions["UPDATE"] = _written(template.UPDATE, words, expressions)
+        expressions["UPDATE"] = _written(TEMPLATE["UPDATE"], words, expressions)
         return _written(text, words, expressions)
 
     def _expressions(self) -> dict[str, str]:

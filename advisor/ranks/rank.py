@@ -6,7 +6,6 @@ import os
 import pickle
 import socket
 import sys
-import time
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +16,11 @@ from torch.distributed.rendezvous import rendezvous
 
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
-from advisor.process.streams import flush_streams, redirect_output
-from advisor.records import Activity, Finished, RankJoined, TrialSpec
+from advisor.process.logs import flush_streams, redirect_output
+from advisor.records import Finished, RankJoined, TrialSpec
 
 # For the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)
-# When a rank leaves, torchrun ends the others. The launcher has this long to see where the one is that it waited for.
-_LOOKED_AT_S = 4.0
 
 
 def _spec_of_all(own: TrialSpec | None) -> TrialSpec:
@@ -45,9 +42,7 @@ def main(address: str) -> None:
     ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.ranks.launcher import WAITING, waited_for_others
-    from advisor.ranks.script import RankOfScript
-    from advisor.ranks.trial import RankTrial
+    from advisor.ranks.trial import RankOfScript, RankTrial
     from advisor.trial.raised import result_of
 
     lead_own_group()
@@ -70,12 +65,8 @@ def main(address: str) -> None:
         result = (RankOfScript if by_script else RankTrial)(spec, channel, deadline).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error)
-        if waited_for_others(error):
-            channel.send(Activity(WAITING))
     flush_streams()
     channel.send(Finished(result))
     if failure is not None:
-        if waited_for_others(failure):
-            time.sleep(_LOOKED_AT_S)
         raise failure
     os._exit(0)  # user code may have left threads, and NCCL need not say goodbye

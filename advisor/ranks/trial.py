@@ -1,4 +1,4 @@
-"""The stages of one rank's part of a trial, which all ranks go through together; communication and waits for others."""
+"""One rank's part of a trial, of a plain model or of a script for torchrun; communication and waits for others."""
 
 import datetime
 import gc
@@ -25,20 +25,21 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.step.batch import map_tensors, tensors_of
+from advisor.step.batch import map_tensors, mover, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
+from advisor.step.prefetch import is_loader
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
 from advisor.trial.main import Stages
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
+from advisor.trial.measurement.guards import Guards
 from advisor.trial.profile.recording import busy_us, is_range
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, stepper
+from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, stepper
+from advisor.trial.verify import applied_step
 from advisor.workloads.batches import seed_host
+from advisor.workloads.loop import Loop
 
-# Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
-_WAIT_SHARE = 0.5
-_LEAST_WAIT_S, _MOST_WAIT_S = 8.0, 90.0
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
 _ALONE_S = 1.0
 _FEWEST_ALONE, _MOST_ALONE = 6, 40
@@ -119,12 +120,9 @@ class RankTrial(OneRank):
             raise TargetError(f"{loop.spread_already}.", _RETURN_PLAIN)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
-        self.peers = Peers(device, min(_MOST_WAIT_S, max(_LEAST_WAIT_S, _WAIT_SHARE * self.spec.timeout_s)))
+        self.peers = Peers(device, self.spec.timeout_s)  # the launcher ends a hang before, and shows its calls
         self._say("applying the settings")
         components = components_of(loop, device, self.catalog, self.spec.settings)
-        self._agree("batch size", components.batch_size)
-        dataset: Any = components.data.dataset if isinstance(components.data, DataLoader) else None
-        self._agree("number of samples", len(dataset) if hasattr(dataset, "__len__") else None)
         components.data = self._share(components)
         gc.unfreeze()
         form = form_of_loss(loop, components, self.spec)  # is found with the plain model
@@ -159,15 +157,6 @@ class RankTrial(OneRank):
             notes=tuple(loop.notes),
             ranks=ranks,
         )
-
-    def _agree(self, name: str, own: int | None) -> None:
-        """Raise TargetError, in all ranks, where they have different values."""
-        found = set(self.peers.gathered(own))
-        if len(found) > 1:
-            raise TargetError(
-                f"the ranks disagree on the {name}: {', '.join(map(str, sorted(found, key=str)))}.",
-                "Have build() return the same model and the same data in each process.",
-            )
 
     def _share(self, components: Components) -> Any:
         """This rank's part of the data; in one process all of it."""
@@ -238,6 +227,48 @@ class RankTrial(OneRank):
             exposed_ms=exposed,
             straggler_share=straggler_share(alone),
         )
+
+
+class RankOfScript(OneRank):
+    """One rank's part of a trial of a script that is written for torchrun: it runs up to its loop, as in all ranks.
+
+    Rank 0 measures its steps as those of any script. The others take the same steps with no end: in each the ranks wait
+    for one another, so rank 0's step takes as long as the slowest rank's.
+    """
+
+    def __init__(self, spec: records.TrialSpec, channel: Channel, deadline: float) -> None:
+        super().__init__(spec, channel, deadline)
+        self._rank = int(os.environ["RANK"])
+        self.guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self._rank)
+
+    def run(self) -> records.TrialResult:
+        """Measure in rank 0; in another one take steps until the process is ended."""
+        return self._follow() if self._rank else super().run()
+
+    @schedules_that_go_on()
+    def _follow(self) -> records.TrialResult:
+        loop, device = self._load()
+        step: Callable[[Any], Any]
+        if self.spec.kind is records.TrialKind.VERIFY:
+            step, data = applied_step(loop, device, self.catalog, self.spec)
+            feed = Feed(data if is_loader(loop.data) else mover(device)(data))
+        else:
+            parts = self._applied(loop, device, 0.0)
+            # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one
+            # looks at them: what rank 0 does before its steps, and with which batches, is done here too.
+            for batch in self._first_batches(parts):
+                parts.step(batch)
+            step, feed = parts.step, Feed(resident_data(parts.components), self.spec.seed)
+        self.channel.send(records.Activity("taking the steps of rank 0"))
+        while True:
+            step(feed.next())
+
+    def _load(self) -> tuple[Loop, torch.device]:
+        loop, device = super()._load()
+        if dist.is_initialized():
+            group = f"{dist.get_world_size()} ranks ({dist.get_backend()})"
+            loop.notes.append(f"measured in {group}: batch, samples per second and memory are those of one")
+        return loop, device
 
 
 def exposed_ms(clock: StepClock, peers: Peers) -> float | None:

@@ -30,16 +30,6 @@ class GpuInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLink:
-    """The link between two GPUs, by their indexes."""
-
-    first: int
-    second: int
-    nvlinks: int = 0  # active ones
-    path: str = ""  # over PCIe, in words
-
-
-@dataclass(frozen=True, slots=True)
 class GpuReading:
     """One look at a GPU's gauges; a field that the driver does not tell is None or empty."""
 
@@ -109,4 +99,3 @@ class Hardware:
     host: HostInfo
     gpus: tuple[GpuInfo, ...] = ()
     gpu_note: str | None = None  # a sentence where NVML cannot be used
-    links: tuple[GpuLink, ...] = ()  # one for each pair of GPUs

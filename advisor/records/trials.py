@@ -70,13 +70,10 @@ class TargetSpec:
 class GpuReadings:
     """NVML's readings while a trial was timed."""
 
-    samples: int  # the number of readings
     temperature_c: int | None = None  # the highest
     sm_clock_mhz: int | None = None  # the median
-    sm_clock_lowest_mhz: int | None = None
     power_w: float | None = None  # the mean
     throttle_reasons: tuple[str, ...] = ()
-    foreign_processes: int | None = 0  # the most others with a context at a time, idle ones too; None where unknown
 
 
 @dataclass(frozen=True, slots=True)

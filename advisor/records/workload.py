@@ -38,7 +38,6 @@ class LoaderFacts:
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further
     decoding_problem: str = "it is not known how its image files are decoded"
-    has_large_images: bool = False  # of its first image files one is at least twice as large as what it is resized to
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,6 @@ class Place:
     takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
     gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
     problem: str = ""  # why the statements cannot become a function
-    behind: tuple[int, ...] = ()  # the lines of statements among these that may as well stand behind them
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,6 @@ class OperatorRow:
     calls: float
     host_ms: float
     device_ms: float
-    shapes: str = ""  # of its inputs, in a table grouped by them
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +165,6 @@ class Ceilings:
 
     matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
     copy_bytes_per_s: float | None = None  # bytes read and written
-    host_to_device_bytes_per_s: dict[str, float] = field(default_factory=dict)  # for pageable and pinned memory
     call_overhead_s: float | None = None
     measured_on: str = ""  # the date
 
@@ -179,14 +175,8 @@ class HabitRow:
 
     habit: str  # the recipe's id
     way: str  # one of its values
-    phase_ms: float | None = None  # the part of the step that the habit decides (clearing the gradients)
-    step_ms: float | None = None  # the step in this way: of training, or of validation for eval_no_grad
+    step_ms: float | None = None  # the step in this way: of validation for eval_no_grad
     memory_bytes: int | None = None  # the step's peak above what was allocated before it
-
-    @property
-    def share(self) -> float | None:
-        """The share of the step that the habit's phase takes, 0 to 1."""
-        return self.phase_ms / self.step_ms if self.phase_ms is not None and self.step_ms else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +215,6 @@ class Profile:
     call_overhead_s: float | None = None  # of one call on no data to speak of
     bottleneck: Bottleneck | None = None
     evidence: str = ""
-    by_shape: tuple[OperatorRow, ...] = ()  # the operator table grouped by input shapes
-    device_phases: dict[str, float] = field(default_factory=dict)  # kernels and copies that each launched
     host_to_device_bytes: int | None = None  # copied in each step
     moved_bytes_per_step: int | None = None  # read and written, each tensor of an operator counted once
     ceilings: Ceilings | None = None

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -18,7 +17,6 @@ from advisor.figures.formatting import (
     format_seconds,
     format_setting,
     interval_or_words,
-    link_rows,
 )
 from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
@@ -39,11 +37,8 @@ _AGREES = 1.1  # an exported file is as fast as was measured where it is within 
 
 def caveats_section(state: SessionState) -> Iterator[Section]:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
-    baseline, stack = state.baseline, state.stack if state.stack_settings else None
+    stack = state.stack if state.stack_settings else None
     caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
-    if baseline is not None and baseline.result.gpu is not None and baseline.result.gpu.foreign_processes:
-        troubles = figures.gpu_words(baseline.result.gpu, troubles_only=True)
-        caveats.append(f"While the baseline was timed: {troubles}. Even an idle process can slow launches.")
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
@@ -120,7 +115,7 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
     if energy := figures.energy_words(result.energy_j_per_sample):
         yield "Energy", f"{energy}, whole GPU"
-    if result.gpu is not None and result.gpu.samples:
+    if result.gpu is not None:
         yield "GPU", figures.gpu_words(result.gpu)
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
@@ -139,7 +134,6 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
         )
         rows.append((f"GPU {gpu.index}", ", ".join(filter(None, parts))))
     rows += [("GPU", hardware.gpu_note)] if hardware.gpu_note else []
-    rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
     rows += [("Features", ", ".join(host.cpu_features))] if host.cpu_features else []
@@ -177,7 +171,7 @@ def time_section(state: SessionState) -> Iterator[Section]:
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
-    """The phases of a step; with the combination's where they were timed, and with the device's work for each."""
+    """The phases of a step; with the combination's where they were timed."""
     tuned, rows = tuned_phases(state), list[dict[str, Inline]]()
     for name in dict.fromkeys((*profile.phases, *tuned)):
         rows.append(
@@ -186,7 +180,6 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
                 "Time": format_ms(profile.phases.get(name)),
                 "Share": format_percent(profile.share(name), digits=1) if name in profile.phases else MISSING,
                 "Tuned": format_ms(tuned.get(name)),
-                "Kernels and copies": format_ms(profile.device_phases.get(name)),
             }
         )
     return table_of(rows, ("Phase", "Share"))
@@ -331,27 +324,17 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
         {
             "Habit": title_of(row.habit, catalog),
             "Way": row.way,
-            "Its phase": format_ms(row.phase_ms),
             "Step": format_ms(row.step_ms),
-            "Share of the step": format_percent(row.share, digits=1),
             "Memory": format_bytes(row.memory_bytes),
         }
         for row in habit_rows(state)
     ]
     if ways:
-        blocks.append(table_of(ways, ("Habit", "Way"), brief=("Habit", "Way", "Its phase", "Step", "Memory")))
+        blocks.append(table_of(ways, ("Habit", "Way")))
     if blocks:
         yield Section("Waits and habits", tuple(blocks))
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
-    """The ways of each habit as profiled; with the step time of a trial that measured a training step in that way."""
-    if state.facts is None or state.facts.profile is None:
-        return ()
-    rows, present = [], text_of(state.facts.workload.current.get("step.zero_grad", "none"))
-    for row in state.facts.profile.habits:
-        record = state.baseline if row.way == present else state.trials.get(f"zero_grad={row.way}")
-        trained = row.habit == "zero_grad" and row.step_ms is None and record is not None
-        in_company = isinstance(record, TrialRecord) and not record.alone
-        rows.append(replace(row, step_ms=record.step_ms) if record and trained and not in_company else row)
-    return tuple(rows)
+    """The ways of doing the same thing that the instrumented pass timed; sessions of before hold others, untimed."""
+    return tuple(row for row in state.profile.habits if row.step_ms is not None) if state.profile else ()

@@ -157,23 +157,14 @@ def verified_words(verification: Verification) -> str:
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
 
 
-def gpu_words(gpu: GpuReadings, *, troubles_only: bool = False) -> str:
-    """NVML's readings during a timing: gauges, limited clocks, and other processes.
-
-    ``troubles_only``: those alone that cast doubt on the timing; empty for none.
-    """
-    parts = []
-    if not troubles_only:
-        parts += [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
-        if gpu.sm_clock_mhz is not None:
-            lowest = f" (lowest {gpu.sm_clock_lowest_mhz})" if gpu.sm_clock_lowest_mhz else ""
-            parts.append(f"SM clock {gpu.sm_clock_mhz}{lowest} MHz")
-        parts += [f"{gpu.power_w:.0f} W on average"] if gpu.power_w is not None else []
-        parts += ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []  # normal for a heavy step
+def gpu_words(gpu: GpuReadings) -> str:
+    """NVML's readings during a timing: gauges and limited clocks."""
+    parts = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
+    parts += [f"SM clock {gpu.sm_clock_mhz} MHz"] if gpu.sm_clock_mhz is not None else []
+    parts += [f"{gpu.power_w:.0f} W on average"] if gpu.power_w is not None else []
+    parts += ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []  # normal for a heavy step
     if limits := [reason for reason in gpu.throttle_reasons if reason != POWER_CAP]:
         parts.append(f"clocks limited ({', '.join(limits)})")
-    if count := gpu.foreign_processes:
-        parts.append(f"{count} other process{'es' * (count != 1)} held a context on the GPU")
     return ", ".join(parts)
 
 

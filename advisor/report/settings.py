@@ -21,7 +21,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Objective, Outcome, StackRecord, TrialRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
-from advisor.report.figures import IN_TURN, before_and_after, call_words, gpu_words, how_confirmed, verified_words
+from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
 
@@ -87,8 +87,6 @@ def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> 
         yield "Calls", call_words(record.result.latency)
     if record.candidate.already_on:
         yield "Shown", format_worth(record)
-    if record.result.gpu and (troubles := gpu_words(record.result.gpu, troubles_only=True)):
-        yield "GPU", troubles
     yield from doubts_and_notes(record.result)
 
 

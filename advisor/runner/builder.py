@@ -11,7 +11,7 @@ from pathlib import Path
 
 from advisor.process.channel import receive_message, send_message
 from advisor.process.household import kill
-from advisor.process.stacks import innermost_calls
+from advisor.process.logs import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
@@ -85,24 +85,16 @@ class Builder:
         """Ready to read when the builder has a message, or has ended."""
         return self._connection.fileno()
 
-    def build(
-        self,
-        timeout_s: float,
-        cancelled: Callable[[], bool],
-        within_s: float = math.inf,
-        *,
-        imports_slowly: Callable[[], None] = lambda: None,
-    ) -> str:
+    def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
         """Start the process, and wait until the target is built.
 
-        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch;
-        ``imports_slowly`` is called if that takes long. Returns the reason that no trial can be forked from it; empty
-        if trials can.
+        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch. Returns
+        the reason that no trial can be forked from it; empty if trials can.
         """
         until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         try:
-            fork_server.start(self._process, cancelled, within_s=within_s, imports_slowly=imports_slowly)
+            fork_server.start(self._process, cancelled, within_s=within_s)
         except fork_server.ImportsTooLongError:
             return NOT_IMPORTED
         except OSError as error:

@@ -10,11 +10,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import psutil
 
@@ -26,8 +25,6 @@ CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
 # An import gets this long also beyond a short budget: without it there is no result. Seconds.
 _IMPORTS_AT_LEAST_S = 120.0
-# Importing torch takes a few seconds; from a slow network disk it may take minutes, which is said then. Seconds.
-_IMPORTS_SLOWLY_S = 20.0
 _LOOK_EVERY_S = 0.05
 
 
@@ -47,9 +44,9 @@ def prepare() -> None:
     folder = str(scratch_folder())
     # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
     safe = {} if household.SAFE_PATH in os.environ else {household.SAFE_PATH: household.OURS}
-    # Later the app may be on the screen: its sys.stderr has no descriptor that another resource tracker could inherit.
-    aside = _quiet() if _pid() is None else contextlib.redirect_stderr(None)
-    with aside, environment(safe):
+    # The app may be on the screen, whose sys.stderr has no descriptor for the resource tracker to inherit. The tracker
+    # would warn on the terminal of semaphores of killed trials, which it cleans up.
+    with contextlib.redirect_stderr(None), environment({"PYTHONWARNINGS": "ignore", **safe}):
         resource_tracker.ensure_running()
     if _is_running():
         return
@@ -64,18 +61,12 @@ def prepare() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start(
-    made: BaseProcess,
-    give_up: Callable[[], bool] = lambda: False,
-    *,
-    within_s: float = math.inf,
-    imports_slowly: Callable[[], None] = lambda: None,
-) -> None:
+def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, within_s: float = math.inf) -> None:
     """Have the fork server start a process, in a thread: it may not answer, and the caller must not wait for ever.
 
     The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that
-    is less. ``imports_slowly`` is called when it takes long. Raises ImportsTooLongError; StartError when no process was
-    started, or when the start is given up. The next call has another fork server.
+    is less. Raises ImportsTooLongError; StartError when no process was started, or when the start is given up. The next
+    call has another fork server.
     """
     prepare()
     started: Future[None] = Future()
@@ -88,7 +79,7 @@ def start(
             started.set_exception(error)
 
     threading.Thread(target=run, name="process-start", daemon=True).start()
-    began, said = time.monotonic(), False
+    began = time.monotonic()
     while not wait([started], _LOOK_EVERY_S).done:
         elapsed_s = time.monotonic() - began
         if give_up():
@@ -96,18 +87,12 @@ def start(
         if elapsed_s > max(within_s, _IMPORTS_AT_LEAST_S):
             _kill()  # then the thread's own wait ends
             raise ImportsTooLongError(f"PyTorch was not imported within {elapsed_s:.0f} s")
-        if elapsed_s > _IMPORTS_SLOWLY_S and not said:
-            said = True
-            imports_slowly()
     if error := started.exception():
-        reason = f"the fork server could not start a process: {type(error).__name__} {error}".rstrip()
         _kill()
-        with contextlib.suppress(ChildProcessError):
-            ended = os.waitid(os.P_PID, _pid() or 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if isinstance(error, EOFError | ConnectionError) and ended and ended.si_code != os.CLD_EXITED:
-                name = signal.Signals(ended.si_status).name
-                reason = f"importing PyTorch ended Python by {name}, as `python -c 'import torch'` shows"
-        raise StartError(reason) from error
+        reason = f"{type(error).__name__} {error}".rstrip()
+        raise StartError(
+            f"the fork server could not start a process ({reason}): see `python -c 'import torch'`"
+        ) from error
 
 
 def _pid() -> int | None:
@@ -129,20 +114,3 @@ def _kill() -> None:
         until = time.monotonic() + 1.0
         while _is_running() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY_S / 5)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """In this context, discard the standard error of a process that is started.
-
-    A target may write to the resource tracker's descriptor, and the tracker prints a traceback for each such line. It
-    also warns on the user's terminal about semaphores of killed trials, which it cleans up.
-    """
-    kept = os.dup(2)
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

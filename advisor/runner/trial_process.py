@@ -15,7 +15,7 @@ from typing import cast
 
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, receive_message
-from advisor.process.stacks import innermost_calls, last_words
+from advisor.process.logs import innermost_calls, last_words
 from advisor.records import (
     Activity,
     BlockDone,
@@ -37,11 +37,7 @@ GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
 _HINTS = {Outcome.OUT_OF_MEMORY: "Try a smaller batch size.", Outcome.CANCELLED: ""}
-_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-_CRASHED = (
-    "Compiled code crashed in the first call below: leave that call out, or install another version of its library."
-)
-_SENT = "Something outside perf-advisor ended it: run again."
+_BY_SIGNAL = "Leave out the first call below, where there is one, and run again."
 # Files, in the calls of a stack, of what speaks to other machines.
 _NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
 _NO_NETWORK = (
@@ -72,7 +68,6 @@ class Trial:
         self._deadline = 0.0
         self._activity = ""
         self._batch_size: int | None = None
-        self._kills_before = out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -209,10 +204,9 @@ class Trial:
         number = signal.Signals(-code)
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended, _CRASHED if number in _CRASHES else _SENT)
-        if self._kills_before is not None and out_of_memory_kills() == self._kills_before:
-            return self._ended(Outcome.CRASHED, f"{ended} (not by the system: there was memory left)", _SENT)
-        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
+            return self._ended(Outcome.CRASHED, ended, _BY_SIGNAL)
+        why = "the system kills a process that takes too much memory, unless a person did"
+        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} ({why})")
 
     def _time_out(self) -> TrialResult:
         # Before it comes to the user's code a trial may not know the signal that asks for its calls.
@@ -246,15 +240,6 @@ class Trial:
             # The group does not exist before the child's first instruction, nor after its last.
             if process.is_alive():
                 process.kill()
-
-
-def out_of_memory_kills() -> int | None:
-    """Count of processes killed by the kernel for lack of memory since it started; None where it does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:

@@ -15,11 +15,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
+from advisor.process.logs import bounded
 from advisor.records import TargetSpec, TrialResult, TrialSpec
-from advisor.runner import fork_server, log_files
+from advisor.runner import fork_server
 from advisor.runner.builder import Builder
 from advisor.runner.trial_process import GRACE_S, Listener, Trial
 
@@ -39,25 +40,17 @@ class Runner:
     prepare = staticmethod(fork_server.prepare)  # must come before an app takes the terminal
 
     def build_once(
-        self,
-        target: TargetSpec,
-        seed: int,
-        log_path: str,
-        timeout_s: float,
-        within_s: float = math.inf,
-        *,
-        imports_slowly: Callable[[], None] = lambda: None,
+        self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = math.inf
     ) -> str:
         """Build a target in a process from which later trials of it are forked.
 
-        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch;
-        ``imports_slowly`` is called if that takes long. Returns the reason that it failed, or an empty text; each trial
-        then builds the target itself.
+        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch. Returns
+        the reason that it failed, or an empty text; each trial then builds the target itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
-        with log_files.bounded(log_path):
-            problem = builder.build(timeout_s, lambda: self.cancelled, within_s, imports_slowly=imports_slowly)
+        with bounded(log_path):
+            problem = builder.build(timeout_s, lambda: self.cancelled, within_s)
             if builder.imported and not self.cancelled:
                 builder.close()
                 builder = Builder(target, seed, log_path, builder.imported)
@@ -128,7 +121,7 @@ class Runner:
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
-        with log_files.bounded(spec.log_path):
+        with bounded(spec.log_path):
             try:
                 (trial.cancel if cancelled else trial.start)()
                 yield trial

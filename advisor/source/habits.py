@@ -73,8 +73,7 @@ _READS = ast.Call | ast.If | ast.IfExp | ast.Assert | ast.FormattedValue
 def loss_read_on_host(program: Program, node: ast.AST) -> Match:
     """{} makes the host wait for the loss at every step: read it every hundredth step, or add it up on the device and
     read the sum at the end."""
-    read = (*_copied(program, node), *_looked_at(program, node))
-    return next((how for value, how in read if _is_of_loss(program, value)), None)
+    return next((how for value, how in _read_on_host(program, node) if _is_of_loss(program, value)), None)
 
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
@@ -82,8 +81,8 @@ def _is_of_loss(program: Program, value: ast.expr) -> bool:
     return bool(program.names_in(value) & program.losses_at(value)) and not program.is_on_host(value)
 
 
-def _copied(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The values that methods of tensors copy to the host, and how."""
+def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """The values that a node copies to the host, or makes to text, to a number of Python's, or a decision, and how."""
     match node:
         case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[]):
             yield value, ".item()"
@@ -91,11 +90,6 @@ def _copied(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             yield value, f".{name}() copies to the host and"
         case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if "cpu" in ast.unparse(place):
             yield value, ".to() copies to the host and"
-
-
-def _looked_at(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The values that a node makes to text, to a number of Python's, or a decision, and how."""
-    match node:
         case ast.Call(func=ast.Name(id="float" | "int" | "bool" as name), args=[value]):
             yield value, f"{name}() of a tensor"
         case ast.Call(args=given) if _makes_text(program.called(node)):
@@ -124,7 +118,7 @@ def cache_emptied(program: Program, call: ast.Call) -> Match:
     if program.called(call) != "torch.cuda.empty_cache":
         return False
     loop = program.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
-    return program.every_step(call) or (loop is not None and not program.branches(call, loop))
+    return program.every_step(call) or (loop is not None and not program.is_conditional(call, loop))
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
@@ -270,7 +264,7 @@ def cell_in_loop(program: Program, node: ast.Assign) -> Match:
     given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
     of_time = given & program.names_in(loop.target) and not given & outputs
     carried = program.names_in(state) <= outputs and not program.names_in(*elsewhere) & outputs
-    return _CELLS[made.pop()] if of_time and carried and not program.branches(node, loop) else None
+    return _CELLS[made.pop()] if of_time and carried and not program.is_conditional(node, loop) else None
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

@@ -1,6 +1,7 @@
 """A program as its text tells it: names, functions, loops that train, and what runs at every step. Nothing is run."""
 
 import ast
+import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -47,7 +48,6 @@ class Program:
         self.steps = self._steps()
         named = (node for node in self.nodes if isinstance(node, Function) and node.name == "training_step")
         self.regions = {*self.steps, *named}
-        self._branches: dict[ast.AST, set[tuple[ast.AST, str]]] = {}
         skipping = (node for node in self.nodes if isinstance(node, ast.If))
         ends = ((node.lineno, part[-1]) for node in skipping for part in (node.body, node.orelse) if part)
         self._skips = sorted(line for line, end in ends if isinstance(end, _SKIPS))
@@ -155,28 +155,19 @@ class Program:
         found: ast.AST | None = self.nearest(node, self.regions.__contains__)
         return found
 
-    def branches(self, node: ast.AST, root: ast.AST | None) -> set[tuple[ast.AST, str]]:
-        """The conditions between a node and ``root`` that decide whether it runs. The main program's is none."""
-        found: set[tuple[ast.AST, str]] = set()
-        for parent, child in self.above(node):
-            if branch := _branch(parent, child):
-                found.add((parent, branch))
-            if parent is root:
-                break
-        return found
+    def is_conditional(self, node: ast.AST, root: ast.AST) -> bool:
+        """Whether a condition between a node and ``root`` decides whether it runs."""
+        inside = itertools.takewhile(lambda pair: pair[0] is not root, self.above(node))
+        return any(_decides(parent, child) for parent, child in inside)
 
     def every_step(self, node: Any) -> bool:
-        """Whether a node runs with every backward pass of its region: under no condition of its own, behind no skip."""
+        """Whether a node runs at every step of its region: under no condition, behind no skip."""
         region = self.region(node)
-        if region is None:
+        if region is None or self.is_conditional(node, region):
             return False
-        passes: list[Any] = self.steps.get(region, [])
-        if region not in self._branches:
-            self._branches[region] = set().union(*(self.branches(one, region) for one in passes))
-        lines = [one.lineno for one in passes] or [getattr(region, "lineno", 0)]
+        lines = [one.lineno for one in self.steps.get(region, [])] or [getattr(region, "lineno", 0)]
         last = max((line for line in lines if line <= node.lineno), default=node.lineno)
-        skipped = bisect_right(self._skips, last) < bisect_right(self._skips, node.lineno - 1)
-        return self.branches(node, region) <= self._branches[region] and not skipped
+        return bisect_right(self._skips, last) == bisect_right(self._skips, node.lineno - 1)
 
     # --- what the module holds ---------------------------------------------------------------------------------
 
@@ -218,19 +209,14 @@ def _loss(node: ast.expr) -> ast.expr:
     return node
 
 
-def _branch(parent: ast.AST, child: ast.AST) -> str:
-    """The branch of a condition that a child is in; empty where it runs whenever the parent does."""
+def _decides(parent: ast.AST, child: ast.AST) -> bool:
+    """Whether a child runs in some cases only where its parent does."""
     match parent:
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
-            return ""
-        case ast.If() | ast.IfExp() if child is not parent.test:
-            orelse = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
-            return "else" if child in orelse else "then"
-        case ast.BoolOp(values=[_, *rest]) if child in rest:
-            return "and"
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
+            return child is not test
         case ast.ExceptHandler() | ast.match_case():
-            return "case"
-    return ""
+            return True
+    return False
 
 
 def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:

@@ -69,7 +69,9 @@ def read_text(text: str, shown: str) -> Reading:
     lines, found = text.splitlines(), dict[tuple[int, str], Finding]()
     try:
         for node, finding in habits_of(tree):
-            number = _line_of(node)
+            number = node.lineno
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # the last of a chain of calls
+                number = node.func.end_lineno or number
             line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
             found.setdefault((number, finding.recipe), replace(finding, file=shown, line=number, text=line))
     except Exception as error:  # our own bug: a session is worth having without the findings of one file
@@ -92,13 +94,6 @@ def target_file(target: str, directory: str) -> Path | None:
             if all(parts) and is_file(path):
                 return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
     return None
-
-
-def _line_of(node: ast.expr | ast.stmt) -> int:
-    """The line that a person would point at: of a chain of calls over several lines, where its last one is."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.end_lineno or node.lineno
-    return node.lineno
 
 
 # --- the measured loop ----------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from advisor.files.paths import is_library
 from advisor.machine.host import usable_cores
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
+from advisor.process.logs import redirect_output
 from advisor.process.meanwhile import environment, replaced
-from advisor.process.streams import redirect_output
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec
 from advisor.trial.main import trial_main
 from advisor.trial.measurement.draws import seed_all

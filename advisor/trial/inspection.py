@@ -5,7 +5,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -35,8 +34,6 @@ from advisor.workloads.loop import GivenBatches, Loop, describe
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
-_IMAGES = 8  # files of which the size is read; a count
-_REDUCIBLE = 2  # times as large as wanted; JPEG files have half their size as the first smaller one
 _ALLOCATORS = {
     "expandable_segments:True": "expandable_segments",
     "max_split_size": "max_split_size",
@@ -210,15 +207,10 @@ def _memory_format(model: nn.Module) -> str:
     return "contiguous"
 
 
-# Numbers that PyTorch's optimizers keep of each parameter's number beside momentum (torch 2.6 to 2.14).
-_FURTHER_MOMENTS = {"RMSprop": 1, "Adagrad": 1, "Adadelta": 2, "Rprop": 2, "ASGD": 1}
-
-
 def expected_state_bytes(optimizer: Any) -> int:
     """The bytes of an optimizer's state after its first step, from the number of moments that its options imply."""
     options = optimizer.defaults
-    moments: int = len(options.get("betas") or ()) or bool(options.get("momentum"))
-    moments += bool(options.get("amsgrad")) + _FURTHER_MOMENTS.get(type(optimizer).__name__, 0)
+    moments = (len(options.get("betas") or ()) or bool(options.get("momentum"))) + bool(options.get("amsgrad"))
     parameters = (one for group in optimizer.param_groups for one in group["params"] if one.requires_grad)
     return sum(moments * parameter.nbytes for parameter in parameters)
 
@@ -250,8 +242,9 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
     """The reason not to pad a model's batches further: its loss, or its output in inference, changes.
 
-    It is compared in evaluation mode. Empty if only rounding differs, if no batch is shorter, or if the model fails,
-    which its first step will report. ``pads`` pads all batches to the longest of them. A user's own step is not run.
+    It is compared in evaluation mode: the losses of a trial do not tell it where dropout spreads them as far. Empty if
+    only rounding differs, if no batch is shorter, or if the model fails, which its first step will report. All batches
+    are padded by ``pads`` to the longest of them. A user's own step is not run.
     """
     if isinstance(step, OwnStep):
         return "the step is your own: nobody can see whether its model masks padding"
@@ -295,7 +288,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     pads = PadsToMultiple(lambda batch: batch, 1)
     pads.learn(batches)
     pads.multiple = max(1, pads.longest)
-    decoding_problem, has_large_images = _decoding(loader.dataset)
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -314,24 +306,16 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
-        decoding_problem=decoding_problem,
-        has_large_images=has_large_images,
+        decoding_problem=_decoding_problem(loader.dataset),
     )
 
 
-def _decoding(dataset: Any) -> tuple[str, bool]:
-    """The reason that a dataset cannot decode its files in another way, and whether it has files of twice the size."""
+def _decoding_problem(dataset: Any) -> str:
+    """The reason that a dataset cannot decode its files in another way; empty for none."""
     try:
-        reduced = decoded(dataset, "reduced")
+        decoded(dataset, "reduced")
     except ValueError as error:
-        return str(error), False
+        return str(error)
     except Exception as error:  # whatever a dataset of the user's does when it is asked or copied
-        return f"the dataset cannot be copied: {type(error).__name__}", False
-    while not hasattr(reduced, "loader"):
-        reduced = reduced.dataset
-    resize, ratios = reduced.transform.transforms[0], [0.0]
-    for path, *_ in getattr(reduced, "samples", [])[:_IMAGES]:
-        with suppress(Exception), reduced.loader(path) as image:  # the file may be broken
-            rows, columns = resize.wanted(image.height, image.width)
-            ratios.append(min(image.height / rows, image.width / columns))
-    return "", max(ratios) >= _REDUCIBLE
+        return f"the dataset cannot be copied: {type(error).__name__}"
+    return ""

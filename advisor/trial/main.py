@@ -20,7 +20,7 @@ from advisor.machine.device import backend_of, named
 from advisor.machine.host import usable_cores
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
-from advisor.process.streams import flush_streams, redirect_output
+from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -63,14 +63,12 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
-from advisor.trial.profile.compilation import compilation_notes, compiled_frames
 from advisor.trial.profile.habits import stop_debugging, with_habits
-from advisor.trial.profile.profiler import phases_alone, profile_step
+from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import result_of
-from advisor.trial.reference import reference_result
-from advisor.trial.scoring import scored_result
 from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
+from advisor.trial.untimed import reference_result, scored_result
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
@@ -271,7 +269,7 @@ class Stages:
         memory = backend_of(parts.device).memory()
         single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
-        notes = (*parts.loop.notes, *self._notes(step, probe, warm, feed), *compilation_notes(frames_when_warm))
+        notes = (*parts.loop.notes, *self._notes(probe, warm), *compilation_notes(frames_when_warm))
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
@@ -324,19 +322,12 @@ class Stages:
             whole_rounds=rounds,
         )
 
-    def _notes(self, step: Any, probe: Probe, warm: WarmUp, feed: Feed) -> Iterator[str]:
-        """Notes on steps that were not steady, updates that were skipped, and a loss that is not finite any more."""
+    def _notes(self, probe: Probe, warm: WarmUp) -> Iterator[str]:
+        """Notes on steps that were not steady, and on updates that were skipped."""
         if not warm.steady:
             yield "the step time was not steady when the warm-up ended"
         if probe.skipped_steps:
             yield f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates"
-        if (
-            probe.losses
-            and all(map(math.isfinite, probe.losses))
-            and not math.isfinite(loss := float(step(feed.next())))
-        ):
-            first = f"the loss was finite in the first {len(probe.losses)} steps"
-            yield f"{first} and is {loss} after warming up and timing: check the learning rate and the data"
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

@@ -4,7 +4,6 @@ Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError 
 """
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -25,7 +24,7 @@ from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
 from advisor.files.paths import DEMO, check_target, is_file, is_library
-from advisor.process.streams import last_printed
+from advisor.process.logs import last_printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
@@ -43,54 +42,32 @@ T = TypeVar("T")
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
-_USAGE_CODE = 2
 _LONGEST_SAID = 300
-_SCRIPT = "running "  # how the name of an action begins that is a script's, which is the main program
-# The target starts or expects ranks of its own: torch.distributed's words for it.
-_OWN_RANKS = (
-    "using env:// rendezvous",
-    "Default process group has not been initialized",
-    "'LOCAL_RANK'",
-    "'RANK'",
-    "'WORLD_SIZE'",
-    "'MASTER_ADDR'",
-)
-_RANKS = (
-    "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and loader); or "
-    "as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
-)
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
-# PyTorch's messages on tensors on two devices, and on indices on another.
-_TWO_DEVICES = (
-    "to be on the same device",
-    "indices should be either on cpu or on the same device",
-    "is not on the expected device",
-)
-# PyTorch's messages where the driver or its own build for CUDA is missing.
-_NO_GPU = (
-    "Found no NVIDIA driver",
-    "Torch not compiled with CUDA enabled",
-    "No CUDA GPUs are available",
-    "CUDA driver version is insufficient",
-)
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
+_EXITS = (
+    "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
+    "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
+)
 _OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
 _BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
-_HINTS = (
-    (("<urlopen error", "Name or service not known", "Temporary failure in name resolution"), _OFFLINE),
-    (_NO_GPU, "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."),
-    (
-        _TWO_DEVICES,
-        "Write weight.to(output.device) where a tensor of your own is used, or keep it as a buffer of a module: "
-        "models, batches and the modules of a loss are moved for you.",
-    ),
-    (_OWN_RANKS, _RANKS),
-)
+_NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+# Hints by what messages of PyTorch, and of what downloads with it, say.
+_HINTS = {
+    "<urlopen error": _OFFLINE,
+    "Found no NVIDIA driver": _NO_GPU,
+    "Torch not compiled with CUDA enabled": _NO_GPU,
+    "No CUDA GPUs are available": _NO_GPU,
+    "to be on the same device": "Write weight.to(output.device) where a tensor of your own is used, or keep it as a "
+    "buffer of a module: models, batches and the modules of a loss are moved for you.",
+    "RANK": "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and "
+    "loader); or as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`.",
+}
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 _MOST_UPDATES = 100
 
@@ -169,25 +146,12 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
-    except SystemExit as error:
-        raise _exited(what, error, last_printed()) from error
+    except SystemExit as error:  # a command line's parser prints its reason
+        shown = filter(None, (last_printed().rstrip(), user_frames(error)))
+        raise TargetError(f"{what} called sys.exit({error.code!r}).", _EXITS, "\n".join(shown)) from error
     except BaseException as error:
         problem = f"{what} failed: {one_line(error)}"
         raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error
-
-
-def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
-    """The error for code that exits, with its printed text: a command line's parser gives its reason there."""
-    errors = re.findall(r"(?im)^.*\berror\b.*$", printed)
-    said = next((text for line in reversed(errors or [""]) if (text := line.strip())), "")[:_LONGEST_SAID]
-    message = f"{what} called sys.exit({error.code!r}){': ' if said else ''}{said.rstrip('.')}."
-    hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
-    if what.startswith(_SCRIPT):
-        hint = "It ended before its loop: see the lines below, and give it the arguments that it needs after --."
-    if error.code == _USAGE_CODE and printed.strip():  # as argparse and click do
-        target = what.removeprefix(_SCRIPT) if what.startswith(_SCRIPT) else "train.py:build"
-        hint = f"Give the target its own arguments after --, as in `perf-advisor {target} -- --lr 0.1`."
-    return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
 
 def hint_for(error: BaseException, usual: str) -> str:
@@ -201,11 +165,7 @@ def hint_for(error: BaseException, usual: str) -> str:
     if cause is not None:
         return _OFFLINE
     said = message_of(error)
-    if isinstance(error, ImportError) and (needed := re.search(r"requires the ([\w-]+) library", said)):
-        return f"Type `pip install {needed[1]}`, then run again."
-    if isinstance(error, EOFError) and "reading a line" in said:
-        return "Nobody can answer input() in a trial: give its answer as an argument, or in the code; then run again."
-    return next((hint for texts, hint in _HINTS if any(text in said for text in texts)), usual)
+    return next((hint for text, hint in _HINTS.items() if text in said), usual)
 
 
 def message_of(error: BaseException) -> str:
@@ -286,27 +246,16 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            shown = ", ".join(_defined_in(module, part)[:_NAMES_SHOWN]) or "nothing public"
+            names = (name for name, one in vars(module).items() if not isinstance(one, ModuleType))
+            public = sorted(name for name in names if not name.startswith("_"))
+            shown = ", ".join(public[:_NAMES_SHOWN]) or "nothing public"
             raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
         found = getattr(found, part)
     return found
 
 
-def _defined_in(module: ModuleType, wanted: str) -> list[str]:
-    """The names that a module offers, those most like the wanted one first."""
-    every = vars(module).items()
-    public = {name: one for name, one in every if not (name.startswith("_") or isinstance(one, ModuleType))}
-    imported = [name for name, value in public.items() if getattr(value, "__module__", "") != module.__name__]
-    values = [name for name, value in public.items() if isinstance(value, nn.Module) or not callable(value)]
-    names = sorted(public.keys() - imported | {*values} or public)  # a package may offer only what its modules define
-    return list(dict.fromkeys([*difflib.get_close_matches(wanted, names), *names]))
-
-
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
-    if isinstance(found, int | float | str | None):
-        what = "None" if found is None else f"of type {type(found).__name__}"
-        raise TargetError(f"{attribute} is {what}, no model.", "Name a model, or a function that returns one.")
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
@@ -324,11 +273,12 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if required == ["config"]:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
     if required:
-        hint = "Give the target no required arguments, or one: config (the parsed --config FILE) or device."
-        if isinstance(found, type):
-            hint = f"Write `model = {found.__name__}(...)` in a file of your own, and name that: mymodel.py:model."
         needed = ", ".join(name for name in required if name != "config")
-        raise TargetError(f"{attribute} needs the arguments {needed}.", hint)
+        raise TargetError(
+            f"{attribute} needs the arguments {needed}.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
+            "name an instance: mymodel.py:model.",
+        )
     return found()
 
 

@@ -1,12 +1,18 @@
-"""From any of the shapes that ``build()`` may return to a ``Loop``."""
+"""From any of the shapes that ``build()`` may return to a ``Loop``.
+
+Parts are told apart by their kinds, in any order and under the usual names.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.loss import _Loss
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
@@ -14,7 +20,7 @@ from advisor.errors import RefusedError, TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step import loss as losses
 from advisor.step.batch import tensors_of
-from advisor.step.compile import as_written, compiled_as
+from advisor.step.compile import Models, as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
 from advisor.workloads.adapters import interpreted, with_samples
@@ -22,9 +28,20 @@ from advisor.workloads.batches import batch_size_of, batches_in_data, resize_bat
 from advisor.workloads.guess import LARGEST_BATCH
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import Loop, has_target
-from advisor.workloads.parts import EXAMPLE, described, listed, workload_of
 from advisor.workloads.workload import Workload
 
+# The documented order of a tuple.
+_ORDER = ("model", "data", "loss", "optimizer")
+_ALIASES = {
+    **dict.fromkeys(("net", "network"), "model"),
+    **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "trainloader"), "data"),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
+    **dict.fromkeys(("opt", "optim"), "optimizer"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad"),
+}
+_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
+_SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
+_EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 _DEFAULT_LEARNING_RATE = 1e-3
 # Hint for a first step of the user's own that fails.
 _HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
@@ -33,7 +50,7 @@ _HINT = "Check what step(batch) does at the lines shown; the batch is on the mod
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(workload_of(interpreted(value, spec), notes), notes)
+    workload = _as_written(_workload_of(interpreted(value, spec), notes), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     notes.extend(workload.notes)
@@ -59,7 +76,9 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         whole_round=workload.whole_round,
     )
     if loop.step is not None:
-        loop.optimizer, loop.loss_text = _optimizers_of_step(workload), "inside your own step"
+        found = [_checked_optimizer(one) for one in (*_listed(workload.optimizers), *_listed(workload.optimizer))]
+        loop.optimizer = found[0] if len(found) == 1 else Together(found) if found else None
+        loop.loss_text = "inside your own step"
         return loop
     if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
@@ -76,18 +95,6 @@ def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
     if not compiled:
         return workload
     return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
-
-
-def _optimizers_of_step(workload: Workload) -> Any:
-    """The optimizers as recipes see them: none, one, or several together. Raises TargetError for something else."""
-    found = listed(workload.optimizers) + listed(workload.optimizer)
-    for optimizer in found:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TargetError(
-                f"{type(optimizer).__name__} in optimizers is not a torch.optim.Optimizer.",
-                "Give the instances that the step uses.",
-            )
-    return None if not found else found[0] if len(found) == 1 else Together(found)
 
 
 def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -126,22 +133,13 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
 
 
 def _check_batch(batch: Any, what: str) -> None:
-    """Raise TargetError for what is no batch. ``what`` names it."""
+    """Raise TargetError for what is no batch: a dataset, several loaders, or nothing with a tensor in it."""
     has_tensors = next(tensors_of(batch), None) is not None
-    known = isinstance(batch, Mapping | list | tuple | str) or hasattr(batch, "__array__")
-    has_items = not known and hasattr(type(batch), "__getitem__") and hasattr(type(batch), "__len__")
-    if isinstance(batch, Dataset) or (has_items and not has_tensors):
+    if not has_tensors or isinstance(batch, Dataset) or any(isinstance(one, DataLoader) for one in tree_leaves(batch)):
         raise TargetError(
-            f"{what} is {described(batch)}, a dataset without a loader.",
-            "Give DataLoader(dataset, batch_size=...), with batch_size=None where each item is a batch already.",
-        )
-    if not has_tensors or any(isinstance(part, DataLoader) for part in tree_leaves(batch)):
-        arrays = any(hasattr(part, "__array__") for part in tree_leaves(batch))
-        raise TargetError(
-            f"{what} is {described(batch)} and holds no tensor.",
-            "Make tensors of its arrays, with torch.from_numpy(array)."
-            if arrays
-            else "Give one DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+            f"{what} is {_described(batch)}, which is no batch of tensors.",
+            "Give one DataLoader, as DataLoader(dataset, batch_size=...); one batch (a tensor, a tuple, a dict), with "
+            "torch.from_numpy(array) for arrays; or a function batch_size -> batch.",
         )
 
 
@@ -181,18 +179,12 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(both, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
-    made: Any = given
-    if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        made = given(both)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise TargetError(
-            f"the target's optimizer is {described(made)}.",
-            "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
-        )
+    is_made = isinstance(given, Optimizer) or not callable(given)
+    made = _checked_optimizer(given if is_made else given(both))
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
+            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {_EXAMPLE}.",
         )
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):
@@ -200,5 +192,160 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     return made
 
 
+def _checked_optimizer(made: Any) -> Optimizer:
+    if not isinstance(made, Optimizer):
+        raise TargetError(
+            f"the target's optimizer is {_described(made)}.",
+            "Give a torch.optim.Optimizer, or beside a loss a function that makes one from the parameters.",
+        )
+    return made
+
+
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def _workload_of(value: Any, notes: list[str]) -> Adapted:
+    """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
+    parts: dict[str, Any] | None = None
+    if isinstance(value, Workload):
+        parts = {one.name: getattr(value, one.name) for one in fields(value)}
+    elif isinstance(value, nn.Module):
+        parts = {"model": value}
+    elif isinstance(value, Mapping):
+        named = _without_schedulers({str(name): part for name, part in value.items()}, notes)
+        parts = {_ALIASES.get(name, name): part for name, part in named.items()}
+        unknown = [name for name in parts if name not in _NAMES]
+        if unknown or not ("model" in parts or "step" in parts):
+            problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
+            usual = f"Its keys may be: {', '.join(_NAMES)}."
+            raise TargetError(f"the target returned a dict {problem}.", _for_several(value.values()) or usual)
+    elif isinstance(value, tuple | list) and value:
+        parts = _in_order(value, notes)
+    if not parts:
+        raise TargetError(f"the target returned {_described(value)}.", _may_return(value))
+    return _checked(Adapted(**parts))
+
+
+def _in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
+    """The parts of a returned tuple by name; None if a loop does not have these parts.
+
+    A part that can only be one thing is recognised anywhere in the tuple. The others get the remaining names in the
+    documented order. ``notes`` get the parts that are left out.
+    """
+    parts: dict[str, Any] = {}
+    open_ones = []
+    for value in _without_schedulers({str(place): value for place, value in enumerate(values)}, notes).values():
+        kind = _kind_of(value)
+        if kind and kind not in parts:
+            parts[kind] = value
+        else:
+            open_ones.append(value)
+    left = [name for name in _ORDER if name not in parts]
+    return None if len(open_ones) > len(left) else {**parts, **dict(zip(left, open_ones, strict=False))}
+
+
+def _without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The parts but for learning-rate schedulers, with a note for each."""
+    left_out = {
+        name: type(value).__name__
+        for name, value in parts.items()
+        if isinstance(value, LRScheduler) or ("scheduler" in type(value).__name__.lower() and hasattr(value, "step"))
+    }
+    notes.extend(f"the {kind} is left out: the learning rate does not change in a trial" for kind in left_out.values())
+    return {name: value for name, value in parts.items() if name not in left_out}
+
+
+def _kind_of(value: Any) -> str:
+    """The kind of a part; empty for a function, and for values of several possible kinds."""
+    if isinstance(value, Optimizer) or (isinstance(value, type) and issubclass(value, Optimizer)):
+        return "optimizer"
+    if isinstance(value, _Loss):
+        return "loss"
+    if isinstance(value, nn.Module):
+        return "model"
+    if isinstance(value, tuple | list) and any(isinstance(part, nn.Module) for part in value):
+        return ""
+    is_batch = isinstance(value, torch.Tensor | Mapping | tuple | list) and any(True for _ in tensors_of(value))
+    return "data" if isinstance(value, DataLoader) or is_batch else ""
+
+
+# --- parts that do not fit --------------------------------------------------------------------------------------------
+
+
+def _checked(workload: Adapted) -> Adapted:
+    if workload.step is not None or workload.models is not None or workload.optimizers is not None:
+        workload = replace(workload, model=_models_of_step(workload), models=None)
+    _check_model(workload.model)
+    loss = workload.loss
+    if isinstance(loss, type) or (loss is not None and not callable(loss)):
+        forms = "Give loss(model, batch), loss(output, target) or loss(output); of a class an instance: Loss(...)."
+        raise TargetError(f"the target's loss is {_described(loss)}, not a function.", forms)
+    if workload.mode not in (None, *(mode.value for mode in Mode)):
+        raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
+    clip = workload.clip_grad
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
+        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
+    return workload
+
+
+def _models_of_step(workload: Workload) -> nn.Module:
+    """The models that a step of one's own works with, as one module. Raises TargetError for what does not fit."""
+    models = _listed(workload.models) + _listed(workload.model)
+    has_loss = workload.loss is not None or workload.clip_grad is not None
+    problems = {
+        "names several models or optimizers, and no step that uses them": workload.step is None,
+        "has a step of its own, and a loss or clip_grad, which belong into the step": has_loss,
+        "has a step of its own, and no data": workload.data is None,
+        "has a step of its own, and none of the models that it works with": not models,
+    }
+    if problem := next((problem for problem, is_met in problems.items() if is_met), ""):
+        raise TargetError(f"the target {problem}.", f"Return {_EXAMPLE}, where step(batch) does all that a step does.")
+    for model in models:
+        _check_model(model)
+    return models[0] if len(models) == 1 else Models(models)
+
+
+def _check_model(model: Any) -> None:
+    """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
+    if not isinstance(model, nn.Module):
+        raise TargetError(f"the target's model is {_described(model)}, not an nn.Module.", _may_return(model))
+    if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
+        model.eval()
+
+
+def _may_return(value: Any) -> str:
+    """A hint for a value that is no workload: the forms that a build may return."""
+    if isinstance(value, type):
+        return f"Return {value.__name__}(...), with its arguments."
+    if inspect.isfunction(value) or inspect.ismethod(value):
+        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {_EXAMPLE}."
+    return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
+
+
+def _for_several(parts: Iterable[Any]) -> str:
+    """A hint for a value with several models; empty for one with fewer."""
+    several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
+    return f"Several models need a step of your own, a function of a batch: return {_EXAMPLE}." if several else ""
+
+
+def _described(value: Any) -> str:
+    """A value of the user's as an error names it, such as ``a tuple of 2``."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _listed(value: Any) -> list[Any]:
+    """The elements of a list, a tuple or a mapping; any other object as a list with one element, none for None."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

@@ -22,14 +22,12 @@ from torch.utils.data import DataLoader
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python import trees
-from advisor.python.functions import as_function, only_noting
-from advisor.python.loops import FoundLoop, Line, Pass, Where, scope_of, users_lines
+from advisor.python.functions import as_function
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
-_SCALED = "your own gradient scaler makes the update"
-_UNSEEN = "no call of your optimizer's step() was seen behind the backward pass"
 
 
 def call_in_users_code() -> Place | None:
@@ -156,11 +154,6 @@ def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name}.{part}" for name, part in parts if all(map(str.isidentifier, part.split("."))))
 
 
-def _owner_in(name: str) -> str:
-    """The variable, or attribute of ``self``, that an expression for a part of a module begins with."""
-    return ".".join(name.split(".")[: 2 if name.startswith("self.") else 1])
-
-
 def _concerns(statement: ast.stmt, name: str) -> bool:
     """Whether a statement binds a name, or calls a method that may change the object."""
     if isinstance(statement, trees.FUNCTIONS | ast.ClassDef):
@@ -198,33 +191,29 @@ class LoopPlaces:
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
         # Above is the outermost loop around it that does not make the model anew.
-        whole = (one for one, makes_anew in self._around if not makes_anew)
+        whole = (one for one, makes_anew in self._around() if not makes_anew)
         yield _at("above", self.loop.where.file, next(whole, statement))
         passes = list(passes)
-        seen = {common[1] for one in passes if (common := _common_line(one))}
-        yield from dict.fromkeys(place for one in passes for place in self._of_pass(one, seen))
+        yield from dict.fromkeys(place for one in passes for place in self._of_pass(one))
         inner = (code for each in passes for code, _ in users_lines(each.at)[:1])
         scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
-    @property
     def _around(self) -> list[tuple[ast.stmt, bool]]:
         """The loop and those around it, the outermost first, each with whether it makes the model anew."""
-        made = {_owner_in(name) for name in _names_of(self.model, self.loop.where.names)}
+        names = _names_of(self.model, self.loop.where.names)
+        made = {".".join(name.split(".")[: 2 if name.startswith("self.") else 1]) for name in names}
         statements = trees.statements_at(self.loop.statement.lineno, _body_of(self.loop.where.code))
         loops = [one for one in statements if isinstance(one, trees.Loop)]
         return [(one, any(_concerns(one, name) for name in made)) for one in loops]
 
-    @property
-    def _made_anew(self) -> bool:
-        return any(makes_anew for _, makes_anew in self._around)
-
     def _names_in(self, code: CodeType) -> Mapping[str, Any]:
         return next((view.names for view in self.views if view.code is code), {})
 
-    def _of_pass(self, each: Pass, seen: set[int]) -> Iterator[Place]:
-        common = _common_line(each)
+    def _of_pass(self, each: Pass) -> Iterator[Place]:
+        # The line of the backward pass in the innermost function that also makes its forward pass.
+        common = next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
         if common is None or is_library(common[0].co_filename):
             return
         code, backward = common
@@ -239,97 +228,51 @@ class LoopPlaces:
             last -= 1
         is_own = code is self.loop.where.code
         scope = self.loop.statement if is_own else whole
-        if not is_own and isinstance(whole, trees.FUNCTIONS) and not _is_method(whole, code):
+        classes = [node for node in ast.walk(trees.tree_of_file(file)) if isinstance(node, ast.ClassDef)]
+        is_method = any(whole in one.body for one in classes)  # which cannot be called by its name alone
+        if not is_own and isinstance(whole, trees.FUNCTIONS) and not is_method:
             yield _at("function", file, whole)
-        yield _function("forward", file, block[begin : last + 1], (scope, whole), names)
-        updates = list(self._updates(block, end, code, seen))
-        yield from updates
+        inside = block[begin : last + 1]
+        yield _at("forward", file, inside[0], inside[-1], **as_function(inside, (scope, whole), names))
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
         update = self.views[0].line if self.views and self.views[0].code is code else 0
         if trees.place_in(block, update) >= end:
-            made_at = [update, *(one.line for one in updates if one.kind == "update")]
-            yield self._step(block, begin, last, max(trees.place_in(block, line) for line in made_at), code)
+            behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
+            lines = [update, *(line for line, _ in _updates(behind, names))]
+            yield self._step(block, begin, max(trees.place_in(block, line) for line in lines), code)
 
-    def _updates(self, block: list[ast.stmt], end: int, code: CodeType, seen: set[int]) -> Iterator[Place]:
-        """A backward pass, and between it and the next one what clips its gradients and makes updates of them.
-
-        Its ``problem`` says why the gradients cannot be scaled: a scaler goes with plain statements of one block.
-        """
-        file, names = code.co_filename, self._names_in(code)
-        behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
-        steps = [(call, getattr(call.func, "value", call)) for call in trees.calls_of("step", block[end:])]
-        steps = [one for one in steps if not one[0].args and isinstance(trees.value_of(one[1], names), Optimizer)]
-        updates = [one for one in steps if any(trees.holds(statement, one[0].lineno) for statement in behind)]
-        inner = [*trees.blocks_to(updates[0][0].lineno, behind)][-1] if updates else behind
-        plain = [one for one in inner if isinstance(one, ast.Expr | ast.Assign)]
-        clips = [one for one in plain if trees.calls_of("clip_grad_norm_", [one])]
-        clipped = [call.lineno for call in trees.calls_of("clip_grad_norm_", behind)]
-        first = updates[0][0].lineno if updates else 0
-        problem = ""
-        if not steps:
-            problem = _SCALED if self._scales(block[end:], code) else _UNSEEN
-        elif not all(any(trees.holds(call, line) for line in seen) for call in trees.calls_of("backward", block)):
-            problem = "a backward pass did not run, or has no forward pass of its own"
-        elif not isinstance(block[end], ast.Expr) or {call.lineno for call, _ in updates} - {
-            one.lineno for one in plain
-        }:
-            problem = "the backward pass or an update is part of another statement"
-        elif len(clips) < len(clipped) or any(line > first for line in clipped):
-            problem = "gradients are clipped in another block, or behind an update"
-        for one in trees.calls_of("backward", block[end : end + 1]):
-            yield _at(
-                "backward", file, one, problem="a library's function makes the backward pass" if one.args else problem
-            )
-        owners = ", ".join(dict.fromkeys(ast.unparse(owner) for _, owner in updates))
-        yield from (_at("clip", file, one, name=owners) for one in clips[:1])
-        yield from (_at("update", file, call, name=ast.unparse(owner)) for call, owner in updates)
-        yield from (_at("last update", file, call) for call, _ in updates[-1:])
-
-    def _scales(self, statements: Iterable[ast.stmt], code: CodeType) -> bool:
-        """Whether a scaler of the script's makes the update: ``scaler.step(optimizer)``."""
-        given = (call.args[0] for call in trees.calls_of("step", statements) if call.args)
-        return any(isinstance(trees.value_of(one, self._names_in(code)), Optimizer) for one in given)
-
-    def _step(self, block: list[ast.stmt], begin: int, last: int, done: int, code: CodeType) -> Place:
-        """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
-
-        ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
-        ``total += loss.item()``, may stand behind the step.
-        """
+    def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType) -> Place:
+        """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""
         clearing = [isinstance(one, ast.Expr) and trees.clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
         names, inside = self._names_in(code), block[begin : done + 1]
-        behind = only_noting(inside, block[last].end_lineno or 0, names)
-        captured = [one for one in inside if one not in behind]
         own, whole = self.loop.where.code, scope_of(code)
         scopes = self.loop.statement if code is own else whole, whole
-        place = _function("step", code.co_filename, captured, scopes, names, on_device=True)
-        owners = [call.func.value for call in trees.calls_of("step", captured) if isinstance(call.func, ast.Attribute)]
-        inner = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
-        known = (ast.unparse(one) for one in owners if isinstance(trees.value_of(one, names), Optimizer))
-        optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in inner}
-        model, problem = next(_names_of(self.model, names), ""), place.problem
-        if not (model and optimizers):
-            problem = _SCALED if self._scales(captured, code) else "no name of the model, or of its optimizer, was seen"
-        beside = whole in _body_of(own) and own.co_name == "<module>" and not self._made_anew
-        if code is not own and not beside:
+        found = as_function(inside, scopes, names, on_device=True)
+        bound = set().union(*map(trees.bound_in, inside))  # as `for optimizer in optimizers:` does
+        known = (name for _, name in _updates(inside, names))
+        optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
+        model, problem = next(_names_of(self.model, names), ""), found["problem"]
+        given = (trees.value_of(one, names) for call in trees.calls_of("step", inside) for one in call.args)
+        if any(isinstance(one, Optimizer) for one in given):
+            problem = "your own gradient scaler makes the update"
+        elif not (model and optimizers):
+            problem = "no name of the model, or of its optimizer, was seen"
+        beside = whole in _body_of(own) and own.co_name == "<module>"
+        if code is not own and (not beside or any(makes_anew for _, makes_anew in self._around())):
             problem = "it is in a function that the loop calls"
-        name = ", ".join([model, *sorted(optimizers)])
-        return replace(place, name=name, problem=problem, behind=tuple(one.lineno for one in behind))
+        found |= {"name": ", ".join([model, *sorted(optimizers)]), "problem": problem}
+        return _at("whole step", code.co_filename, inside[0], inside[-1], **found)
 
 
-def _common_line(each: Pass) -> Line | None:
-    """The line of a backward pass in the innermost function that also makes its forward pass."""
-    return next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
-
-
-def _is_method(function: ast.AST, code: CodeType) -> bool:
-    """Whether a function stands in a class, so that no other one beside it can be called by its name alone."""
-    classes = (node for node in ast.walk(trees.tree_of_file(code.co_filename)) if isinstance(node, ast.ClassDef))
-    return any(function in one.body for one in classes)
+def _updates(statements: Iterable[ast.AST], names: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The lines at which statements call ``step`` of an optimizer, each with the expression for that."""
+    calls = ((call, getattr(call.func, "value", call)) for call in trees.calls_of("step", statements))
+    values = ((call, owner, trees.value_of(owner, names)) for call, owner in calls)
+    return [(call.lineno, ast.unparse(owner)) for call, owner, value in values if isinstance(value, Optimizer)]
 
 
 def _body_of(code: CodeType) -> list[ast.stmt]:
@@ -347,11 +290,6 @@ def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[as
         if inside and 0 <= (begin := trees.place_in(block, min(inside))) <= (end := trees.place_in(block, last)):
             return block, begin, end
     return [], 0, 0
-
-
-def _function(kind: str, file: str, statements: list[ast.stmt], *given: Any, on_device: bool = False) -> Place:
-    """The place of statements that could be a function, with the names that it would take and give."""
-    return _at(kind, file, statements[0], statements[-1], **as_function(statements, *given, on_device=on_device))
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:

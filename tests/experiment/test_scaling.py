@@ -24,7 +24,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
 from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, strategy_of
-from advisor.ranks.launcher import of_torchrun, waits_for_others
+from advisor.ranks.launcher import of_torchrun
 from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
@@ -330,13 +330,6 @@ def test_like_lengths_leave_no_rank_with_longer_samples():
 )
 def test_the_straggler_s_share_is_what_the_fastest_rank_waits_for_the_slowest(everywhere, share):
     assert straggler_share(everywhere) == pytest.approx(share, rel=0.02)
-
-
-def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
-    stack = 'When its time was over it was here:\n  File "{}", line 3 in {}\n  File "step.py", line 9 in forward\n'
-    assert waits_for_others(stack.format("torch/autograd/graph.py", "_engine_run_backward"))
-    assert waits_for_others(stack.format("torch/cuda/__init__.py", "synchronize"))
-    assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
 
 
 @pytest.mark.parametrize(

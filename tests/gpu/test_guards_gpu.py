@@ -8,8 +8,7 @@ import time
 import pytest
 from trial_processes import spec_of
 
-from advisor.machine.hardware import GpuGauges, compute_pids, inspect_hardware
-from advisor.machine.nvml import Nvml
+from advisor.machine.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
 from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
 
@@ -105,15 +104,12 @@ def first_gpu():
 
 
 def test_the_readings_of_a_trial_are_plausible(trial):
-    others = GpuGauges(first_gpu(), Nvml()).read().pids or ()
     result = trial()
     gpu = result.gpu
     info = next(one for one in inspect_hardware().gpus if one.uuid.removeprefix("GPU-") == first_gpu())
-    assert gpu.samples >= 2 + sum(block.seconds for block in result.blocks) / 0.3
     assert 20 <= gpu.temperature_c <= 100
-    assert 300 <= gpu.sm_clock_lowest_mhz <= gpu.sm_clock_mhz <= 4000
+    assert 300 <= gpu.sm_clock_mhz <= 4000
     assert 0.1 * info.power_limit_w <= gpu.power_w <= 1.2 * info.power_limit_w
-    assert gpu.foreign_processes in (None, len(others))
 
 
 def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
@@ -127,14 +123,11 @@ def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
     result = trial()
     assert "another process (pid " in result.disturbed
     assert "% of the GPU while it was measured" in result.disturbed
-    assert result.gpu.foreign_processes >= 1
 
 
-def test_a_process_that_only_holds_memory_is_counted_and_does_not_disturb(trial, neighbour):
+def test_a_process_that_only_holds_memory_does_not_disturb(trial, neighbour):
     neighbour(HOLD).arrive()
-    result = trial()
-    assert "GPU" not in result.disturbed
-    assert result.gpu.foreign_processes >= 1
+    assert "GPU" not in trial().disturbed
 
 
 def test_energy_per_sample_agrees_with_the_power(trial):

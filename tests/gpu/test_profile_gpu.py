@@ -50,10 +50,9 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
     result = Runner().run(spec_of(tmp_path, str(WORKLOADS / workload), device="cuda", **options), messages.append)
     assert result.outcome is Outcome.MEASURED, (result.reason, result.details)
     (profile,) = (message.profile for message in messages if isinstance(message, Profiled))
-    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.ceilings)
+    print(workload, profile.evidence, profile.phases, profile.ceilings)
     assert profile.bottleneck is bottleneck, profile.evidence
     assert evidence in profile.evidence
-    assert sum(profile.device_phases.values()) >= 0.9 * profile.device_busy_share * profile.step_ms
     assert profile.kernels_per_step >= 1
     with gzip.open(profile.trace_path) as trace:
         names = {event.get("name") for event in json.load(trace)["traceEvents"]}
@@ -79,11 +78,6 @@ def recorded(device, width=4096, dtype=torch.float32, trace_path=""):
 def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
     recording, step_ms = recorded(cuda)
     assert PLAIN.step_ms * recording.device_busy_share == pytest.approx(step_ms, rel=0.15)
-    phases = recording.device_phases
-    assert sum(phases.values()) == pytest.approx(PLAIN.step_ms * recording.device_busy_share, rel=0.05)
-    assert phases["backward"] > phases["forward"] > phases["optimizer"] > 0
-    # Three of the five products are the backward's: the first layer needs no gradient of its inputs.
-    assert phases["backward"] == pytest.approx(1.5 * phases["forward"], rel=0.3)
 
 
 class Sleeps(nn.Module):
@@ -111,5 +105,3 @@ def test_streams_that_overlap_count_once(cuda):
         for side in (torch.cuda.current_stream(cuda), torch.cuda.Stream(cuda))
     )
     assert overlapping.device_busy_share == pytest.approx(in_turn.device_busy_share / 2, rel=0.2)
-    busy_ms = PLAIN.step_ms * overlapping.device_busy_share
-    assert overlapping.device_phases["forward"] == pytest.approx(busy_ms, rel=0.05)

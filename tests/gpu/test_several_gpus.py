@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from advisor.figures.formatting import link_rows
-from advisor.machine.hardware import inspect_hardware
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TargetSpec, TrialKind, TrialSpec, World
@@ -27,11 +25,7 @@ def measured(folder, target, settings, **options):
     return Runner().run(spec, lambda message: None)
 
 
-def test_the_links_are_known_and_two_ranks_are_measured(tmp_path):
-    hardware = inspect_hardware()
-    print(link_rows(hardware.links))
-    assert hardware.links
-    assert all(link.nvlinks or link.path for link in hardware.links)
+def test_two_ranks_are_measured(tmp_path):
     result = measured(tmp_path, "small_resnet18.py:build", {"parallel.strategy": "ddp"}, world=World(2))
     assert result.outcome is Outcome.MEASURED, result
     assert result.ranks.exposed_ms is not None

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from advisor.errors import RefusedError
 from advisor.inlined.decoding import ReducedResize, decoded
-from advisor.trial.inspection import _decoding
+from advisor.trial.inspection import _decoding_problem
 
 USUAL = transforms.Compose(
     [
@@ -167,4 +167,4 @@ class Passes:
 
 def test_a_dataset_that_cannot_be_copied_is_read_as_it_is():
     inside = type("Files", (), {"loader": staticmethod(default_loader), "transform": USUAL})()
-    assert _decoding(Passes(inside)) == ("the dataset cannot be copied: RecursionError", False)
+    assert _decoding_problem(Passes(inside)) == "the dataset cannot be copied: RecursionError"

@@ -1,20 +1,24 @@
 """The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
 
 from dataclasses import fields
-from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
-from advisor.figures.formatting import link_rows
 from advisor.machine import host as host_module
 from advisor.machine.device import backend_of
-from advisor.machine.hardware import POWER_CAP, GpuGauges, compute_pids, inspect_hardware, sample_gpus
+from advisor.machine.hardware import (
+    POWER_CAP,
+    GpuGauges,
+    NvmlUnavailableError,
+    compute_pids,
+    inspect_hardware,
+    sample_gpus,
+)
 from advisor.machine.host import usable_cores
-from advisor.machine.nvml import NvmlUnavailableError
-from advisor.records import GpuInfo, GpuLink, GpuReading
+from advisor.records import GpuInfo, GpuReading
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
 
@@ -77,22 +81,6 @@ def test_a_machine_without_a_gpu_has_a_note_that_says_what_follows(context, word
     assert words in found.gpu_note
     assert found.gpu_note.endswith("so the session runs on the CPU.")
     assert sample_gpus(context) == ()
-
-
-def test_a_lost_gpu_is_left_out_and_named():
-    library = FakeNvml(count=2)
-    answer = library.answers["nvmlDeviceGetHandleByIndex"]
-
-    def handle(index):
-        if index == 0:
-            raise library.NVMLError(FakeNvml.NVML_ERROR_GPU_IS_LOST)
-        return answer(index)
-
-    library.answers["nvmlDeviceGetHandleByIndex"] = handle
-    found = inspect_hardware(nvml_of(library))
-    assert [gpu.index for gpu in found.gpus] == [1]
-    assert found.gpu_note == "GPU 0 does not answer its driver, so it is left out."
-    assert len(sample_gpus(nvml_of(library))) == 1
 
 
 ABSENT = next(pid for pid in range(2**22 - 1, 0, -1) if not psutil.pid_exists(pid))
@@ -163,48 +151,6 @@ def test_the_processes_of_all_gpus_and_instances():
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
 
 
-# --- links ----------------------------------------------------------------------------------------------------
-
-
-def links_of(library):
-    return inspect_hardware(nvml_of(library)).links
-
-
-def test_gpus_behind_a_switch_reach_each_other_over_all_their_nvlinks():
-    links = links_of(FakeNvml(count=3))
-    assert [(link.first, link.second) for link in links] == [(0, 1), (0, 2), (1, 2)]
-    assert links[0] == GpuLink(0, 1, 18, "PCIe across NUMA nodes")
-    assert link_rows(links) == [("all 3 pairs", "18 NVLinks")]
-
-
-def to_the_other_gpu(library):
-    other_end = lambda handle, link: SimpleNamespace(busId="gpu1" if link < 4 else "gpu7")  # noqa: E731
-    library.answers["nvmlDeviceGetNvLinkRemotePciInfo"] = other_end
-
-
-def without_nvlink(library):
-    library.nvlinks = 0
-
-
-def without_answers(library):
-    asked = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetMemoryAffinity")
-    library.refused = dict.fromkeys(asked, FakeNvml.NVML_ERROR_NOT_SUPPORTED)
-
-
-@pytest.mark.parametrize(
-    ("change", "link"),
-    [
-        (to_the_other_gpu, GpuLink(0, 1, 4, "PCIe across NUMA nodes")),  # only links that lead there count
-        (without_nvlink, GpuLink(0, 1, path="PCIe across NUMA nodes")),
-        (without_answers, GpuLink(0, 1)),
-    ],
-)
-def test_the_link_of_a_pair(change, link):
-    library = FakeNvml(count=2)
-    change(library)
-    assert links_of(library) == (link,)
-
-
 # --- the host -------------------------------------------------------------------------------------------------
 
 
@@ -255,14 +201,6 @@ def kernel(tmp_path):
     [
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
-        (  # version 1, and a path that is not visible
-            {
-                "proc__self__cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
-                "sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us": "50000",
-                "sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us": "100000",
-            },
-            1,
-        ),
         (  # of a group above
             {
                 "proc__self__cgroup": "0::/pod/container\n",

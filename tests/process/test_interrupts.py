@@ -83,8 +83,7 @@ def test_nohup_and_other_threads_are_left_alone():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30)])
-def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
+def test_a_session_that_is_interrupted_in_its_first_seconds_leaves_what_was_asked_for(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     command = [sys.executable, "-m", "advisor", "target.py:build", "--headless", "--json", "out.json"]
     process = subprocess.Popen(
@@ -99,9 +98,9 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     until = time.monotonic() + SOON_S
     while not takes_signals(process.pid) and time.monotonic() < until:  # not before, however busy the machine is
         time.sleep(0.02)
-    time.sleep(after_s)
-    for _ in range(times):
-        os.kill(process.pid, number)
+    time.sleep(1.0)
+    for _ in range(30):
+        os.kill(process.pid, signal.SIGINT)
         time.sleep(0.05)
     printed, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 130, printed
@@ -110,8 +109,7 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
 
 
 def ended_by(number, folder, asks):
-    """A session in the app on a terminal, which gets a signal once ``asks`` says so of what is shown and of the time
-    since it takes signals.
+    """A session in the app on a terminal, which gets a signal once it takes them and ``asks`` says so of what is shown.
 
     Returns its exit code, all that it showed, and the seconds that it took to switch the terminal back or to end.
     """
@@ -120,8 +118,7 @@ def ended_by(number, folder, asks):
     command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", "--budget", "60s", *outputs]
     with OnATerminal(command, folder, {"PERF_ADVISOR_STATE": str(folder / "s"), "OMP_NUM_THREADS": "1"}) as app:
         app.wait_for(lambda: takes_signals(app.process.pid))
-        taken_at = time.monotonic()
-        app.wait_for(lambda: asks(app.shown, time.monotonic() - taken_at))
+        app.wait_for(lambda: asks(app.shown))
         app.process.send_signal(number)
         restored_s = app.wait_for(lambda: b"\x1b[?1049l" in app.shown)
         return app.ended(), app.shown, restored_s
@@ -143,7 +140,7 @@ def assert_restored(shown):
 @pytest.mark.process
 @pytest.mark.parametrize(("number", "measured"), [(signal.SIGHUP, False), (signal.SIGTERM, True)])
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):
-    def asks(shown, seconds):
+    def asks(shown):
         return b"Result" in shown and (not measured or has_baseline(tmp_path / "s"))
 
     code, shown, restored_s = ended_by(number, tmp_path, asks)
@@ -156,17 +153,8 @@ def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, numbe
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "after_s"), [(2, 0.2), (15, 2.0)])
-def test_a_signal_in_the_apps_first_seconds_leaves_no_screen_and_writes_what_was_asked_for(tmp_path, number, after_s):
-    code, shown, _ = ended_by(number, tmp_path, lambda shown, seconds: seconds > after_s)
-    assert code == 130, shown[-2000:]
-    assert_restored(shown)
-    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
-
-
-@pytest.mark.process
 def test_after_a_signal_in_the_first_moment_no_app_is_opened(tmp_path):
-    code, shown, _ = ended_by(signal.SIGINT, tmp_path, lambda shown, seconds: True)
+    code, shown, _ = ended_by(signal.SIGINT, tmp_path, lambda shown: True)
     assert code == 130, shown[-2000:]
     assert b"\x1b[?1049h" not in shown
 

@@ -44,10 +44,3 @@ def test_a_batch_that_cannot_be_divided(tmp_path, monkeypatch):
     reason, hint = refused(tmp_path, monkeypatch, "batch", count=3, others=lambda own: own)
     assert "a batch of 16 cannot be divided among 3 GPUs" in reason
     assert "--batch-size" in hint
-
-
-@pytest.mark.parametrize(("name", "words"), [("loader", "number of samples: 12, 16"), ("batch", "batch size: 12, 16")])
-def test_ranks_that_disagree(tmp_path, monkeypatch, name, words):
-    reason, hint = refused(tmp_path, monkeypatch, name, count=2, others=lambda own: 12 if own == 16 else own)
-    assert f"the ranks disagree on the {words}" in reason
-    assert "the same data in each process" in hint

@@ -15,9 +15,7 @@ from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.habits import (
     SYNC_WARNING,
-    WAYS_TO_CLEAR,
     SyncRecorder,
-    clearing_rows,
     recording,
     stop_debugging,
     sync_places,
@@ -61,17 +59,6 @@ def test_the_loss_is_summed_on_the_device():
 # --- ways side by side ----------------------------------------------------------------------------------------
 
 
-def test_every_way_to_clear_gradients_is_timed_and_the_gradients_are_kept():
-    step = train_step()
-    step(batch())
-    before = [parameter.grad for parameter in step.model.parameters()]
-    rows = clearing_rows(step, limit_s=0.01)
-    assert [(row.habit, row.way) for row in rows] == [("zero_grad", way) for way in WAYS_TO_CLEAR]
-    assert all(row.phase_ms > 0 and row.step_ms is None for row in rows)
-    assert all(p.grad is gradient for p, gradient in zip(step.model.parameters(), before, strict=True))
-    assert step.plan.zero_grad == "none"
-
-
 def test_validation_leaves_modes_weights_and_statistics_as_they_were():
     model = nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4), nn.Dropout())
     step = train_step(model=model)
@@ -97,7 +84,7 @@ def test_a_profile_carries_the_habits():
     step = train_step()
     step(batch())
     habits = with_habits(plain, step, Feed(batch())).habits
-    assert {row.habit for row in habits} == {"zero_grad", "eval_no_grad"}
+    assert {row.habit for row in habits} == {"eval_no_grad"}
     infer = InferStep(step.model, StepPlan(Mode.INFER, "cpu"), with_target=True)
     assert with_habits(plain, infer, Feed(batch())) == plain
 
@@ -118,7 +105,7 @@ def test_a_compiled_model_is_looked_at_as_the_user_wrote_it():
 
     step.model = Compiled(step.model)
     rows = with_habits(Profile(step_ms=1.0, phases={}), step, Feed(batch())).habits
-    assert len(rows) == 6
+    assert len(rows) == 3
     assert seen
 
 

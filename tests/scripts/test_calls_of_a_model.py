@@ -227,17 +227,6 @@ for x, y in loader:
     assert not torch.equal(before, names["trained"][0])
 
 
-def test_a_wrapper_that_a_solver_makes_for_each_round_is_not_the_model(script):
-    loop, names = script("""
-        for _ in range(100):
-            x = torch.rand(8, 1)
-            optimizer.zero_grad()
-            (nn.Sequential(model)(x) - 2 * x).abs().mean().backward()
-            optimizer.step()
-    """)
-    assert loop.model is names["model"]
-
-
 def test_a_model_that_is_called_in_a_thread_is_told(script):
     with pytest.raises(TargetError) as failure:
         script("""

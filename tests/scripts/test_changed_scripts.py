@@ -17,6 +17,7 @@ import pytest
 import torch
 from graph_stand_in import record_on_cpu
 from PIL import Image
+from real_session import short_trials
 from tiny_mnist import write_mnist
 
 from advisor.cli.main import main
@@ -137,25 +138,7 @@ PLAIN = f"for x, y in loader:\n    loss = (model(x) - y).square().mean()\n    op
 CASES = {
     "a loop in another file": ("reference", {**AUTOCAST, "data.num_workers": 1}, "cpu"),
     "a model compiled with its loss": ("segment", {"compile.scope": "with_loss", **AUTOCAST}, "cpu"),
-    "float16 scales the gradients": ("mnist", HALF, "cuda"),
-    "clipped gradients are unscaled first": ("language_model", HALF, "cuda"),
-    "a script with a scaler of its own gets no other": ("scaled", HALF, "cuda"),
-    "float16 scales each of several backward passes": (
-        f"{HEAD}scaler = None\nother = nn.Linear(1, 1)\nfirst = torch.optim.SGD(other.parameters(), lr=1e-4)\n"
-        "for x, y in loader:\n    loss = model(x).sum()\n    loss.backward()\n"
-        "    loss = (model(x) - y).square().mean()\n    optimizer.zero_grad()\n    loss.backward(retain_graph=True)\n"
-        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n    first.step()\n"
-        "    if x.ndim:\n        output = other(x).mean()\n        output.backward()\n        first.step()\n",
-        HALF,
-        "cuda",
-    ),
-    "a backward pass by a library": (
-        f"{HEAD}class Library:\n    def backward(self, loss):\n        loss.backward()\n\nlibrary = Library()\n"
-        "for x, y in loader:\n    optimizer.zero_grad()\n    loss = model(x).mean()\n    library.backward(loss)\n"
-        "    optimizer.step()\n",
-        HALF,
-        "cuda",
-    ),
+    "float16 needs a scaler": ("mnist", HALF, "cuda"),
     "of a notebook, whose later cells import torch": (
         f"import os\nfor name in os.listdir('.'):\n    print(name)\n{HEAD}# %% [markdown]\n# Train\n# %%\n{LOOP}",
         {"cpu.threads": 1, "data.num_workers": 1},
@@ -309,19 +292,15 @@ class TestPlaces:
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
-    def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
+    def test_what_stands_behind_the_update_stays_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (
             "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
-            "    # so far\n    total += loss.item()\n"
-            "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
+            "    # so far\n    total += loss.item()\n    count += 1\n"
+            "    if count % 4 == 0:\n        print(f'{total / count:.3f}')\n"
         )
-        before, behind = noted.split("    # so far\n")
-        step = (
-            "    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
-            f"{before}    loss.backward()\n    # so far\n{behind}    optimizer.step()\n"
-        )
-        script = f"{HEAD}{meter}total, mean = 0, None\nfor x, y in loader:\n{step}"
+        step = f"    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n{UPDATE}{noted}"
+        script = f"{HEAD}{meter}total, count = 0, 0\nfor x, y in loader:\n{step}"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
         assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
@@ -330,6 +309,8 @@ class TestPlaces:
         ("loss", "reason"),
         [
             ("loss = loss / loss.item()\n    loss.backward()", "on the host"),
+            ("loss.backward()\n    print(loss.item())", "on the host"),
+            ("loss.backward()\n    seen.append(loss)", "on the host"),
             ("loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError", "on the host"),
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
@@ -352,30 +333,6 @@ class TestPlaces:
         )
         assert ("CapturedStep(" in text) is not bool(reason)
         assert reason in "".join(patched.left_out)
-
-    @pytest.mark.parametrize(
-        ("update", "expected"),
-        [
-            (
-                "loss.backward()\n    if len(x) > 0:\n        CLIP\n        optimizer.step()",
-                "    if len(x) > 0:\n        scaler.unscale_(optimizer)\n        CLIP\n        scaler.step(",
-            ),
-            ("if loss > -1:\n        loss.backward()\n        optimizer.step()", "part of another statement"),
-            (
-                "loss.backward()\n    if len(x) > 0:\n        optimizer.step()\n    else:\n        optimizer.step()",
-                "part of another statement",
-            ),
-            ("loss.backward()\n    optimizer.step()\n    CLIP\n    optimizer.step()", "clipped in another block"),
-            ("if len(x) == 0:\n        loss.backward()\n    loss.backward()\n    optimizer.step()", "did not run"),
-        ],
-    )
-    def test_gradients_are_scaled_where_a_scaler_does_as_the_loop(self, written, update, expected):
-        lines = update.replace("CLIP", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
-        step = f"    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n    {lines}\n"
-        text, patched = written(f"{HEAD}for x, y in loader:\n{step}", HALF, device="cuda")
-        told = "".join(patched.left_out)
-        assert expected.replace("CLIP", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)") in (told or text)
-        assert ("GradScaler" in text) is not bool(told)
 
     @pytest.mark.parametrize(
         ("settings", "expected"),
@@ -590,9 +547,10 @@ def test_the_command_writes_a_changed_script_and_verifies_it(tmp_path, capfd, mo
     path = copies("reference", tmp_path)
     monkeypatch.chdir(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.glob("*.py")}
-    command = ["reference.py", "--headless", "--budget", "45s", "--device", "cpu", "--only", "threads,fused_optimizer"]
+    command = ["reference.py", "--headless", "--budget", "15s", "--device", "cpu", "--only", "threads,fused_optimizer"]
     files = ["--export", "reference.tuned.py", "--json", "report.json", "--report", "report.md", "--diff"]
-    assert main([*command, "--accept", "fused_optimizer=fused", *files]) == 0
+    with short_trials():
+        assert main([*command, "--accept", "fused_optimizer=fused", *files]) == 0
     said = capfd.readouterr()
     report = json.loads((tmp_path / "report.json").read_text())
     if report["stack"]["settings"]:  # on a busy machine there may be none

@@ -16,7 +16,7 @@ def draft(name, monkeypatch):
     """The draft of one of the scripts beside this file, which is Python."""
     monkeypatch.chdir(HERE)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS.get(name, ())])
-    text, _ = draft_of(f"{name}.py", "build_it.py")
+    text = draft_of(f"{name}.py", "build_it.py")
     compile(text, "build_it.py", "exec")
     return text
 
@@ -45,7 +45,7 @@ class TestADraft:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["train.py"])
         Path("train.py").write_text(f"{HEAD}def one(x, y):\n    {STEP}\nfor x, y in loader: one(x, y); seen = 'ä'\n")
-        assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")[0]
+        assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")
 
     def test_a_file_that_cannot_be_written_is_told_before_the_script_is_run(self, tmp_path):
         (tmp_path / "train.py").write_text("")
@@ -71,14 +71,12 @@ class TestADraft:
         output = tmp_path / "build_it.py"
         assert init.run([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"]) == 0
         assert "RMSprop" in output.read_text()
-        said = capsys.readouterr().out
-        assert f"type: perf-advisor {output}\n" in said
-        assert f"as it is: perf-advisor {HERE / 'trainer_class.py'} -- --epochs 2\n" in said
+        assert f"type: perf-advisor {output}\n" in capsys.readouterr().out
 
     @pytest.mark.process
     @pytest.mark.parametrize(
         ("name", "says", "details"),
-        [("spawns", "processes of its own", ""), ("needs_arguments", "required: --data", "usage: needs_arguments.py")],
+        [("spawns", "processes of its own", ""), ("needs_arguments", r"sys.exit\(2\)", "required: --data")],
     )
     def test_a_script_without_a_loop_says_so(self, name, says, details, bad, tmp_path):
         output = tmp_path / "build.py"
@@ -91,4 +89,4 @@ class TestADraft:
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
         (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
         with pytest.raises(TargetError, match="no update of weights within"):
-            init.run([str(tmp_path / "waits.py"), "--budget", "8s"])
+            init.run([str(tmp_path / "waits.py"), "--budget", "3s"])

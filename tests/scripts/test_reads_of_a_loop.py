@@ -1,7 +1,5 @@
 """Loops that read their batches in many ways: a step is a round that is fed the loader's next batch."""
 
-import asyncio
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -145,7 +143,6 @@ def test_each_step_is_fed_the_loaders_next_batch(form, script):
         batches(loop, count)
     assert names["seen"] == noted
     assert [getattr(*one) for one in REPLACED] == before
-    asyncio.run(asyncio.sleep(0))  # the script's event loop stays its own
 
 
 STAGES = """

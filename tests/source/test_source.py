@@ -98,20 +98,6 @@ def test_a_line_behind_a_skip_does_not_run_at_every_step():
     assert in_the_loop("if step > 100:\n    break\nprint(loss.item())") == [("loss_sync", "print(loss.item())")]
 
 
-def test_a_condition_that_the_training_shares_is_none_of_its_own():
-    text = """
-    for phase in phases:
-        for x, y in loader:
-            out = model(x.cuda())
-            loss = criterion(out, y.cuda())
-            if phase == "train":
-                loss.backward()
-                optimizer.step()
-                total += loss.item()
-    """
-    assert found(SETUP + textwrap.dedent(text)) == [("loss_sync", "total += loss.item()")]
-
-
 def test_a_handler_of_memory_that_ran_out_may_empty_the_cache():
     text = """
     for x, y in loader:

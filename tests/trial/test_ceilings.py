@@ -44,7 +44,6 @@ def test_what_this_machine_can_do():
     assert all(rate > 1e8 for rate in measured.matmul_flops_per_s.values())
     assert measured.copy_bytes_per_s > 1e8
     assert 0 < measured.call_overhead_s < 1e-3
-    assert measured.host_to_device_bytes_per_s == {}
     assert measured.measured_on == date.today().isoformat()
 
 

@@ -59,7 +59,6 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
     ours = of_us(pids, before=BEFORE)
     assert not ours
     unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
-    assert summarised(unlisted, ours).foreign_processes is None
     assert disturbance_of_gpu(unlisted, ours, 90) == ""
 
 
@@ -106,17 +105,8 @@ def test_readings_in_short():
         reading(sm_clock_mhz=1900, temperature_c=61, power_w=500.0, throttle_reasons=(POWER_CAP,)),
         reading(sm_clock_mhz=1600, temperature_c=60, power_w=600.0),
     ]
-    assert summarised(readings, HERE) == GpuReadings(
-        samples=3,
-        temperature_c=61,
-        sm_clock_mhz=1900,
-        sm_clock_lowest_mhz=1600,
-        power_w=500.0,
-        throttle_reasons=(POWER_CAP,),
-        foreign_processes=0,
-    )
-    assert summarised([GpuReading(UUID)], frozenset()) == GpuReadings(1, foreign_processes=None)
-    assert summarised([reading(pids=BOTH)], HERE).foreign_processes == 1
+    assert summarised(readings) == GpuReadings(61, 1900, 500.0, (POWER_CAP,))
+    assert summarised([GpuReading(UUID)]) == GpuReadings()
 
 
 # --- the watch ------------------------------------------------------------------------------------------------
@@ -153,10 +143,10 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     watch = started(library)
     with watch.watching(UUID):
         assert len(watch_threads()) == 1
-        until(lambda: watch.gpu.samples >= 3)
+        until(lambda: len(watch._readings) >= 3)
     assert watch_threads() == []
-    assert watch.gpu.samples >= 4
-    assert watch.gpu == replace(GpuReadings(watch.gpu.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0)
+    assert len(watch._readings) >= 4
+    assert watch.gpu == GpuReadings(60, 1755, 76.5, (POWER_CAP,))
     assert watch.disturbed == ""
 
 
@@ -169,10 +159,9 @@ def test_a_process_that_appears_midway(library, number):
     watch = started(library, number=number)
     with watch.watching(UUID):
         library.processes = [*library.processes, process(STRANGER)]
-        until(lambda: watch.gpu.foreign_processes == 1)
+        until(lambda: any(STRANGER in reading.pids for reading in watch._readings))
         library.processes = library.processes[:-1]
     assert watch.disturbed == "another process came to the GPU while it was measured"
-    assert watch.gpu.foreign_processes == 1
 
 
 def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
@@ -180,10 +169,9 @@ def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         with watch.watching(UUID):
             library.processes = [*library.processes, process(child.pid)]
-            readings = watch.gpu.samples
-            until(lambda: watch.gpu.samples > readings)
+            readings = len(watch._readings)
+            until(lambda: len(watch._readings) > readings)
         assert watch.disturbed == ""
-        assert watch.gpu.foreign_processes == 0
         child.communicate(b"\n")
 
 

@@ -130,12 +130,6 @@ def test_the_tables_hold_operators_and_no_ranges():
     assert recording.trace_path == ""
 
 
-def test_the_table_by_shapes_tells_the_layers_apart():
-    rows = [row for row in record_step(PLAIN, train_step(), quick_feed()).by_shape if row.name == "aten::addmm"]
-    assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
-    assert all(row.calls == 1 for row in rows)
-
-
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
     recording = record_step(PLAIN, train_step(), quick_feed(), trace_path=path)
@@ -149,12 +143,11 @@ def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
 # --- what the device did --------------------------------------------------------------------------------------
 
 
-def event(name, start, end, *, device=False, annotation=False, number=0):
-    """An event as the profiler gives it, times in microseconds; a launch and its kernel have the same number."""
+def event(name, start, end, *, device=False, annotation=False):
+    """An event as the profiler gives it, times in microseconds."""
     return SimpleNamespace(
         name=name,
         key=name,
-        id=number,
         device_type=DeviceType.CUDA if device else DeviceType.CPU,
         time_range=SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start),
         is_user_annotation=annotation,
@@ -162,31 +155,23 @@ def event(name, start, end, *, device=False, annotation=False, number=0):
 
 
 RECORDED = [
-    event("forward", 0, 1000, annotation=True, number=11),
-    event("aten::mm", 10, 30, number=15),
-    event("cudaLaunchKernel", 15, 20, number=11),
-    event("backward", 1000, 2000, annotation=True),
-    event("cuLaunchKernelEx", 1100, 1110, number=12),
-    event("cudaLaunchKernel", 1120, 1130, number=13),
-    event("cudaMemsetAsync", 1140, 1150, number=14),
-    event("host-to-device", 2000, 2100, annotation=True),
-    event("cudaMemcpyAsync", 2010, 2090, number=15),
-    event("cudaLaunchKernel", 5000, 5001, number=16),
+    event("forward", 0, 1000, annotation=True),
+    event("aten::mm", 10, 30),
+    event("cudaLaunchKernel", 15, 20),
     event("forward", 100, 5100, device=True, annotation=True),
-    event("nvjet_sm90_tst_128x8", 100, 3100, device=True, number=11),
-    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True, number=12),
-    event("elementwise_kernel", 5100, 8100, device=True, number=13),
-    event("Memset (Device)", 9000, 10_000, device=True, number=14),
-    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True, number=15),
-    event("elementwise_kernel", 30_000, 33_000, device=True, number=16),
+    event("nvjet_sm90_tst_128x8", 100, 3100, device=True),
+    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True),
+    event("elementwise_kernel", 5100, 8100, device=True),
+    event("Memset (Device)", 9000, 10_000, device=True),
+    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True),
+    event("elementwise_kernel", 30_000, 33_000, device=True),
 ]
 
 
-def test_the_device_is_busy_while_a_kernel_runs_and_its_time_belongs_to_the_phase_that_launched_it():
+def test_the_device_is_busy_while_a_kernel_runs():
     activity = with_device(PLAIN, RECORDED)
     assert PLAIN.step_ms * activity.device_busy_share == pytest.approx(8.0 + 1.0 + 3.0), "what overlaps counts once"
     assert activity.kernels_per_step == 5
-    assert activity.device_phases == pytest.approx({"forward": 3, "backward": 5 + 1, "host-to-device": 6})
 
 
 # --- what a step moves ----------------------------------------------------------------------------------------
@@ -233,7 +218,6 @@ def test_the_profile_of_a_small_step(tmp_path):
     measured = profile_step(train_step(), slow_feed(), step_ms=20.0, limit_s=0.3, trace_path=path)
     assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
     assert any("mm" in row.name for row in measured.operators)
-    assert any("8x16" in row.shapes for row in measured.by_shape)
     assert measured.flops_per_step > 2 * 8 * 16 * 32
     assert measured.moved_bytes_per_step > 8 * 16 * 4
     assert measured.ceiling_dtype == "float32"
@@ -241,7 +225,6 @@ def test_the_profile_of_a_small_step(tmp_path):
     assert measured.copy_bytes_per_s == measured.ceilings.copy_bytes_per_s > 1e7
     assert measured.call_overhead_s == measured.ceilings.call_overhead_s
     assert (measured.device_busy_share, measured.kernels_per_step) == (None, None)
-    assert measured.device_phases == {}
     assert measured.host_to_device_bytes is None
     assert measured.trace_path == path
     assert measured.bottleneck is Bottleneck.INPUT

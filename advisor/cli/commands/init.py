@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import join, quote
+from shlex import quote
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode, TargetError, UsageError
@@ -35,20 +35,17 @@ def run(arguments: Sequence[str]) -> int:
         check_writable(path)
     if path.exists():
         raise UsageError(f"there is a file {path} already.", "Name another one with --output.")
-    text, is_measurable = _draft(options.script, str(path), options.arguments, options.budget_s)
+    text = _draft(options.script, str(path), options.arguments, options.budget_s)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
     print(
         f"{path} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(str(path))}"
     )
-    if is_measurable:
-        as_it_is = join(["perf-advisor", options.script, *(["--", *options.arguments] if options.arguments else [])])
-        print(f"{script} can also be measured as it is: {as_it_is}")
     return ExitCode.OK
 
 
-def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> tuple[str, bool]:
-    """The file's text, and whether the script can be measured without it."""
+def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> str:
+    """The file's text. Raises TargetError where the script fails, or comes to no update in time."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
         command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result)]
@@ -73,4 +70,4 @@ def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) 
         outcome = json.loads(result.read_text(encoding="utf-8"))
     if "text" not in outcome:
         raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
-    return str(outcome["text"]), bool(outcome["measurable"])
+    return str(outcome["text"])

@@ -122,7 +122,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
     """The session that a command line without a command asks for. ``about`` is what its help begins with."""
     options = measure_parser(about).parse(arguments)
     if options.version:
-        from advisor.machine.versions import versions_line
+        from advisor.machine.hardware import versions_line
 
         print(f"perf-advisor {__version__}\n{versions_line()}")
         raise SystemExit(ExitCode.OK)

@@ -14,7 +14,7 @@ from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.judging.runs import speed
-from advisor.process.stacks import last_stack
+from advisor.process.logs import last_stack
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -54,7 +54,6 @@ _REPEAT_SHARE = 0.15
 _BUDGET_PER_IMPORT = 4
 # Between two looks at what compiles beside the trials, and at whether the person ends or pauses the session. Seconds.
 _LOOKS_AGAIN_S = 0.2
-_IMPORTS_SLOWLY = "waiting for PyTorch to be imported, which takes longer on a slow disk or a busy machine"
 
 
 class SessionCancelledError(Exception):
@@ -151,12 +150,7 @@ class Bench:
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
         within_s = max(_LEAST_BUILD_S, self.budget.left_s)  # with the import of PyTorch
         self.why_not_built_once = self.runner.build_once(
-            request.target,
-            request.seed,
-            log_path,
-            build_limit_s,
-            within_s,
-            imports_slowly=lambda: self.emit(events.Said(_IMPORTS_SLOWLY)),
+            request.target, request.seed, log_path, build_limit_s, within_s
         )
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:

@@ -9,8 +9,17 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, compute_pids, own_pids, process_name
-from advisor.machine.nvml import NVML, Nvml, NvmlUnavailableError
+from advisor.machine.hardware import (
+    NVML,
+    POWER_CAP,
+    SLOWDOWNS,
+    GpuGauges,
+    Nvml,
+    NvmlUnavailableError,
+    compute_pids,
+    own_pids,
+    process_name,
+)
 from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
@@ -51,8 +60,7 @@ class Guards:
     @property
     def gpu(self) -> GpuReadings | None:
         """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
-        ours = own_processes(self._readings, self._before, self._own, self._beside)
-        return summarised(self._readings, ours) if self._readings else None
+        return summarised(self._readings) if self._readings else None
 
     @contextmanager
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
@@ -117,18 +125,14 @@ def own_processes(
     return frozenset() if beside else appeared
 
 
-def summarised(readings: Sequence[GpuReading], ours: frozenset[int]) -> GpuReadings:
-    """Readings in short, for the result. ``ours`` are the trial's processes; empty where NVML does not list them."""
+def summarised(readings: Sequence[GpuReading]) -> GpuReadings:
+    """Readings in short, for the result."""
     clocks, watts = _known(readings, "sm_clock_mhz"), _known(readings, "power_w")
-    others = [len(pids - ours) for pids in _known(readings, "pids")]
     return GpuReadings(
-        samples=len(readings),
         temperature_c=max(_known(readings, "temperature_c"), default=None),
         sm_clock_mhz=round(median(clocks)) if clocks else None,
-        sm_clock_lowest_mhz=min(clocks, default=None),
         power_w=fmean(watts) if watts else None,
         throttle_reasons=_throttle_reasons(readings),
-        foreign_processes=max(others, default=0) if ours else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The machine's own ceilings: matrix products by type, copies, transfers, operator calls. Measured, not looked up.
+"""The machine's own ceilings: matrix products by type, copies, operator calls. Measured, not looked up.
 
 What finds no room in memory is left out.
 """
@@ -23,7 +23,6 @@ _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
 # smaller, since a large product of theirs may take seconds.
 _SMALLEST_SIZE = 512
 _COPY_BYTES = {True: 2**30, False: 2**27}
-_TRANSFER_BYTES = 2**26
 _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
 _MOST_REPEATS = 50
@@ -51,15 +50,10 @@ def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = m
 def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int) -> Ceilings:
     """Measure the products of these types and the other ceilings, within ``room_bytes`` of memory."""
     products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
-    transfers = {
-        name: _unless_it_fails(partial(_transfer_rate, device, room_bytes, pinned=name == "pinned"))
-        for name in ("pageable", "pinned")
-    }
     number = torch.zeros(1)
     return Ceilings(
         matmul_flops_per_s={name: rate for name, rate in products.items() if rate},
         copy_bytes_per_s=_unless_it_fails(partial(_copy_rate, device, room_bytes)),
-        host_to_device_bytes_per_s={name: rate for name, rate in transfers.items() if rate},
         # On the host, beside its arithmetic: an addition to a single number.
         call_overhead_s=_best_seconds(number.device, lambda: [number.add_(1) for _ in range(_CALLS)]) / _CALLS,
         measured_on=date.today().isoformat(),
@@ -97,16 +91,6 @@ def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
     source = torch.ones(size, dtype=torch.uint8, device=device)
     destination = torch.empty_like(source)
     return 2 * size / _best_seconds(device, lambda: destination.copy_(source))
-
-
-def _transfer_rate(device: torch.device, room_bytes: int, *, pinned: bool) -> float | None:
-    """Bytes per second from the host to the device, from pageable or from pinned memory; None on the CPU."""
-    size = min(_TRANSFER_BYTES, room_bytes)
-    if not backend_of(device).has_memory or size < _SMALLEST_COPY_BYTES:
-        return None
-    source = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
-    destination = torch.empty(size, dtype=torch.uint8, device=device)
-    return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:

@@ -1,7 +1,6 @@
-"""Coding habits in the instrumented pass: alternative ways timed side by side, and lines that synchronise the device.
+"""Coding habits in the instrumented pass: ways to validate, timed side by side, and lines that synchronise the device.
 
-Trials time whole training steps. Validation, which is no part of a step, and clearing the gradients, which is too small
-a part to see, are timed here.
+Trials time whole training steps. Validation, which is no part of a step, is timed here.
 
 PyTorch's synchronisation debug mode warns in the thread and stack that wait, so the stack of the warning names the
 user's line. The warning comes after the wait, so the time since the start of the call is the wait's.
@@ -14,7 +13,7 @@ import linecache
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -33,8 +32,6 @@ from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
 from advisor.trial.measurement.draws import Feed
 
 GRAD_MODES = ("grad", "no_grad", "inference_mode")
-WAYS_TO_CLEAR = ("none", "zeros", "manual")
-_CLEARING_LIMIT_S = 0.1
 _VALIDATION_LIMIT_S = 0.3
 _MOST_ROUNDS = 30
 # Text in the warning of PyTorch's synchronisation debug mode.
@@ -61,8 +58,7 @@ def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> P
     rows: tuple[HabitRow, ...] = ()
     if isinstance(eager, TrainStep):
         eager._whole = None
-        cleared = clearing_rows(eager, limit_s=_CLEARING_LIMIT_S)
-        rows = (*cleared, *validation_rows(eager, eager.to_device(feed.next()), limit_s=_VALIDATION_LIMIT_S))
+        rows = validation_rows(eager, eager.to_device(feed.next()), limit_s=_VALIDATION_LIMIT_S)
     return replace(measured, habits=rows, sync_places=sync_places(eager, feed))
 
 
@@ -72,31 +68,11 @@ def stop_debugging() -> None:
         torch._C._autograd._disable_profiler()
 
 
-def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
-    """Time each way of clearing the gradients, on gradients of the sizes of the last step."""
-    gradients = [parameter.grad for parameter in step.parameters]
-    if not any(gradient is not None for gradient in gradients):
-        return ()
-
-    def cleared(way: str) -> float:
-        for parameter, gradient in zip(step.parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else torch.zeros_like(gradient)
-        clearing = copy.copy(step)
-        clearing.plan = replace(step.plan, zero_grad=way)
-        return backend_of(step.device).seconds_of(clearing.zero_grad)
-
-    try:
-        times_s = _in_rounds(cleared, WAYS_TO_CLEAR, limit_s)
-    finally:
-        for parameter, gradient in zip(step.parameters, gradients, strict=True):
-            parameter.grad = gradient
-    return tuple(HabitRow("zero_grad", way, phase_ms=1e3 * median(times_s[way])) for way in WAYS_TO_CLEAR)
-
-
 def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[HabitRow, ...]:
     """A validation step (forward and loss, in evaluation mode) in each grad mode: its time, and its memory on a GPU.
 
-    Empty when the model or its loss cannot be run in evaluation mode: some return something else there.
+    Every round times all modes, so that drift affects all of them equally. Empty when the model or its loss cannot be
+    run in evaluation mode: some return something else there.
     """
 
     def validate(way: str) -> None:
@@ -104,27 +80,21 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
             step.loss(step.forward(batch), batch)
 
     backend = backend_of(step.device)
+    times_s: dict[str, list[float]] = {way: [] for way in GRAD_MODES}
     with evaluating(step.model):
         try:
             peaks = {way: backend.peak_of(functools.partial(validate, way)) for way in GRAD_MODES}
-            times_s = _in_rounds(lambda way: backend.seconds_of(functools.partial(validate, way)), GRAD_MODES, limit_s)
+            started = time.perf_counter()
+            for done in range(_MOST_ROUNDS):
+                if done and time.perf_counter() - started > limit_s:
+                    break
+                for way in GRAD_MODES:
+                    times_s[way].append(backend.seconds_of(functools.partial(validate, way)))
         except Exception:  # the user's model, in a mode that this workload may never use
             return ()
     return tuple(
         HabitRow("eval_no_grad", way, step_ms=1e3 * median(times_s[way]), memory_bytes=peaks[way]) for way in GRAD_MODES
     )
-
-
-def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float) -> dict[str, list[float]]:
-    """Seconds of each way. Every round times all ways, so that drift affects all of them equally."""
-    times_s: dict[str, list[float]] = {way: [] for way in ways}
-    started = time.perf_counter()
-    for done in range(_MOST_ROUNDS):
-        if done and time.perf_counter() - started > limit_s:
-            break
-        for way in ways:
-            times_s[way].append(run(way))
-    return times_s
 
 
 class SyncRecorder(TorchFunctionMode):

@@ -1,7 +1,8 @@
-"""The profile: phases, operators, the device's activity, its FLOPs and bytes, and the step's bottleneck."""
+"""The profile: phases, operators, the device's activity, its FLOPs and bytes, the bottleneck, and compilations."""
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from advisor.figures.formatting import format_percent
+from advisor.figures.formatting import counted, format_first, format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, overhead_share, step_copy_share, step_roof_share
 from advisor.machine.device import backend_of
 from advisor.records import Bottleneck, Phase, Profile
@@ -237,3 +238,45 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 def _bytes(tensor: torch.Tensor) -> int:
     """The bytes of a tensor's elements; for an expanded tensor, of its actual storage."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0
+
+
+# --- what the compiler did ---------------------------------------------------------------------------------------
+
+_REASONS_SHOWN = 3
+_LONGEST_REASON = 120
+_LIMIT = "recompile limit exceeded"
+_SAYS_WHY = "TORCH_LOGS=recompiles shows the reasons"
+
+
+def compiled_frames() -> int:
+    """The number of frames that have been compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["frames"]["total"] if dynamo is not None else 0
+
+
+def compilation_notes(warm: int) -> tuple[str, ...]:
+    """Notes on what was compiled in this process. ``warm`` counts the compiled frames at the end of the warm-up."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    frames = compiled_frames()
+    if dynamo is None or not frames:
+        return ()
+    notes = []
+    problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
+    breaks = [_headline(problem) for problem in problems if _LIMIT not in problem]
+    if count := max(len(breaks), len(dynamo.counters["resumes"])):
+        distinct = format_first(list(dict.fromkeys(filter(None, breaks))), _REASONS_SHOWN, "; ")
+        notes.append(f"{counted(count, 'graph break')}{f': {distinct}' if distinct else ''}")
+    if again := frames - warm:
+        times = "once" if again == 1 else f"{again} times"
+        notes.append(f"recompiled {times} after the warm-up: {_SAYS_WHY}")
+    if len(breaks) < len(problems):
+        notes.append(
+            f"the compiler gave up on a function that it had compiled too often ({_SAYS_WHY}); that runs eagerly: "
+            "values that change from step to step belong into tensors"
+        )
+    return tuple(notes)
+
+
+def _headline(text: str) -> str:
+    line = text.strip().partition("\n")[0].strip()
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

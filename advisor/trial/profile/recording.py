@@ -1,14 +1,9 @@
 """A step taken apart: the time of its phases, and torch.profiler's operator tables, device time and Chrome trace."""
 
-import bisect
 import contextlib
-import gzip
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -29,15 +24,11 @@ CAPTURED = "captured step"
 # Runs a call as the named phase of a step, and returns what it returns.
 RunPhase = Callable[[str, Callable[[], Any]], Any]
 ROWS = 40
-_SHAPES_WIDTH = 60
-_FAST_COMPRESSION = 1
 _PHASES = frozenset(str(phase) for phase in Phase)
 # The beginnings of the names of ranges: the profiler's, those of collectives, and those of compiled code.
 _RANGES = ("ProfilerStep", "nccl:", "##")
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
-# CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
-_LAUNCHES = "cu"
 _OWN_WAIT = "cudaDeviceSynchronize"
 
 # Operators by the families of modules that compute the same.
@@ -99,7 +90,8 @@ def record_step(
 ) -> Profile:
     """Run a step under the profiler, each phase in a range of its name, and add what it saw to the profile.
 
-    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it.
+    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it. The profiler
+    compresses the Chrome trace where ``trace_path`` ends in ``.gz``.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
@@ -116,18 +108,13 @@ def record_step(
             recorded.step()
     written = ""
     if trace_path:
-        with contextlib.suppress(OSError, RuntimeError), tempfile.TemporaryDirectory() as folder:  # such as a full disk
-            plain = Path(folder) / "trace.json"
-            recorded.export_chrome_trace(str(plain))
-            with plain.open("rb") as source, gzip.open(trace_path, "wb", compresslevel=_FAST_COMPRESSION) as target:
-                shutil.copyfileobj(source, target)
+        with contextlib.suppress(OSError, RuntimeError):  # such as a full disk
+            recorded.export_chrome_trace(trace_path)
             written = trace_path
     events = list(recorded.events() or [])
-    by_shape = recorded.key_averages(group_by_input_shape=True)
     measured = replace(
         measured,
         operators=_operator_rows(recorded.key_averages(), on_device=on_device),
-        by_shape=_operator_rows(by_shape, on_device=on_device),
         calls_per_step=outermost_calls(events),
         trace_path=written,
         called=called_families(events),
@@ -143,7 +130,6 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
             calls=row.count,
             host_ms=row.self_cpu_time_total / 1e3,
             device_ms=row.self_device_time_total / 1e3,
-            shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
         if row.device_type == DeviceType.CPU
@@ -181,8 +167,7 @@ def called_families(events: Iterable[Any]) -> tuple[str, ...]:
 def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
     """The profile with the device's part of the recorded step, without ranges, which also appear there.
 
-    The device is busy while a kernel runs. Transfers between host and device are not busy time, but belong to the phase
-    that launched them.
+    The device is busy while a kernel runs, and not by transfers between host and device.
     """
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
@@ -190,7 +175,6 @@ def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
         measured,
         kernels_per_step=len(computing),
         device_busy_share=min(1.0, busy_us(computing) / 1e3 / measured.step_ms),
-        device_phases=_device_phases(events, on_device),
     )
 
 
@@ -201,36 +185,6 @@ def busy_us(events: Iterable[Any]) -> float:
         covered += max(0.0, end - max(start, latest))
         latest = max(latest, end)
     return covered
-
-
-def shapes_text(shapes: Sequence[Any]) -> str:
-    """The shapes of an operator's tensors as a person reads them: ``32x64, 64x64``; a list of tensors by its length."""
-    texts = [
-        f"{len(shape)} tensors" if isinstance(shape[0], list | tuple) else "x".join(map(str, shape))
-        for shape in shapes
-        if isinstance(shape, list | tuple) and shape
-    ]
-    text = ", ".join(texts)
-    return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
-
-
-def _device_phases(events: Sequence[Any], on_device: Sequence[Any]) -> dict[str, float]:
-    """Milliseconds of device time, by the phase that launched it.
-
-    The profiler's own totals miss the backward pass, which another thread launches. A kernel and the call that launched
-    it share a correlation id; the kernel belongs to the phase of the host at that call.
-    """
-    on_host = [event for event in events if event.device_type == DeviceType.CPU]
-    ranges = [event for event in on_host if event.name in _PHASES]
-    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in ranges)
-    launched_at = {event.id: event.time_range.start for event in on_host if event.name.startswith(_LAUNCHES)}
-    ran: dict[str, list[Any]] = {name: [] for _, _, name in spans}
-    for event in on_device:
-        time_us = launched_at.get(event.id, float("-inf"))
-        _, end, phase = spans[bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1]
-        if spans[0][0] <= time_us <= end:
-            ran[phase].append(event)
-    return {phase: busy_us(launched) / 1e3 for phase, launched in ran.items()}
 
 
 def _is_operator(event: Any) -> bool:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.state import SessionState
@@ -23,7 +19,6 @@ from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
-from advisor.tui.keys import key
 from advisor.tui.text import BROAD, DIM, bars, shortened, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Cell, Column, Table
@@ -33,24 +28,18 @@ _WAITING = "The profile is taken soon after the baseline."
 _DEVICE = Column("device", "GPU", 8, number=True)
 _HOST = Column("host", "host", 8, number=True)
 _CALLS = Column("calls", "calls", 6, number=True)
-_LEAST_NAME, _SHAPED_NAME = 14, 24
+_LEAST_NAME = 14
 _FRAME = 4  # cells of a panel's border and padding
 
 
 class ProfileView(View):
     """The phases as bars over the operators and the report's sections; Tab goes from one of those to the other."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("profile.shapes", "g", "shapes", "Shapes", "Group the operators by the shapes of their inputs")
-    ]
-
     def __init__(self, context: Context, controller: Controller) -> None:
         super().__init__(context, controller)
-        self._step, self._operator_row = Static(id="step"), Static(id="operator-row")
+        self._step = Static(id="step")
         self._table, self._sections = Table(id="operators"), TextPane(id="sections")
-        self._operators = Vertical(self._table, self._operator_row, classes="panel", id="operators-panel")
-        self._by_shape = False
-        self._rows: list[OperatorRow] = []
+        self._operators = Vertical(self._table, classes="panel", id="operators-panel")
 
     def compose(self) -> ComposeResult:
         yield self._step
@@ -83,42 +72,14 @@ class ProfileView(View):
         return Content("\n").join(lines)
 
     def _show_operators(self, profile: Profile | None) -> None:
-        """Draw the operators, the longest first, or grouped by input shapes; on a CPU there is no GPU's column."""
-        rows = () if profile is None else profile.by_shape if self._by_shape else profile.operators
-        on_device, self._rows = by_own_time(rows)
+        """Draw the operators, the longest first; on a CPU there is no GPU's column."""
+        on_device, rows = by_own_time(() if profile is None else profile.operators)
         figures = [*([_DEVICE] if on_device else []), _HOST, _CALLS]
         width = self.width // 2 if self.width >= BROAD else self.width
         room = width - _FRAME - 1 - sum(column.width + 2 for column in figures) - 2
         columns = [Column("name", "operator", max(_LEAST_NAME, room)), *figures]
-        if self._by_shape:
-            shapes = Column("shapes", "input shapes", max(_LEAST_NAME, room - _SHAPED_NAME - 2))
-            columns = [Column("name", "operator", _SHAPED_NAME), shapes, *figures]
-        self._table.show(columns, {str(place): _cells(row, columns[0].width) for place, row in enumerate(self._rows)})
-        self._tell_operators()
-
-    @on(DataTable.RowHighlighted)
-    def _tell_operators(self) -> None:
-        """Say how the operators are grouped; where their shapes are, all of the selected one's."""
-        self._operators.border_title = f"Operators{' by input shapes' if self._by_shape else ''}, per step"
-        self._operator_row.display = self._by_shape
-        if self._table.cursor_key:
-            row = self._rows[int(self._table.cursor_key)]
-            show_text(self._operator_row, Content.assemble((row.name, "bold"), f"  {row.shapes}" if row.shapes else ""))
-
-    # --- keys ------------------------------------------------------------------------------------------------
-
-    def can(self, name: str) -> bool:
-        """Whether an action is possible: the profile must have the data for it."""
-        profile = self.context.state.profile
-        if profile is None:
-            return False
-        return name != "shapes" or bool(profile.by_shape)
-
-    def action_shapes(self) -> None:
-        """Group the operators by the shapes of their inputs, or no longer."""
-        self._by_shape = not self._by_shape
-        self._show_operators(self.context.state.profile)
-        self._table.focus()
+        self._table.show(columns, {str(place): _cells(row, columns[0].width) for place, row in enumerate(rows)})
+        self._operators.border_title = "Operators, per step"
 
     def first_focus(self) -> Widget:
         return self._sections if self.has_class("-without-operators") else self._table
@@ -128,7 +89,6 @@ def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:
     calls = f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}"
     return {
         "name": Cell(Content(shortened(row.name.removeprefix("aten::"), width)), row.name),
-        "shapes": Cell(Content(row.shapes), row.shapes),
         "device": Cell(Content(format_ms(row.device_ms)), -row.device_ms),
         "host": Cell(Content(format_ms(row.host_ms)), -row.host_ms),
         "calls": Cell(Content(calls), -row.calls),

@@ -7,7 +7,7 @@ from rich.text import Text
 from textual.widgets import Log
 
 from advisor.figures.formatting import printable
-from advisor.process.stacks import read_end
+from advisor.process.logs import read_end
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400

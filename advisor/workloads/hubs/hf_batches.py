@@ -28,19 +28,17 @@ _COUNTED = 2  # samples of a batch that shows whether a model computes a loss by
 
 _ADAMW = partial(torch.optim.AdamW, lr=1e-5)
 _USUAL_SIDE = 224
-_USUAL_PATCH = 16
 _FRAMES_HEARD = 200  # of a spectrogram whose length is free
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _BINS = 80  # of a spectrogram, by the usual number; the other one follows
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
 _USUAL_STEPS = 512  # of a model that takes a series of any length
 _USUAL_HORIZON = 24
-_GRID = "grid_thw"  # the input that says how many patches each image has: in time, in a column and in a row
 # The parameters that labels of these kinds are given as; those of others are called labels.
 _GIVEN_AS = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}
 
 # Inputs that can be made up. The first that a model takes is its main one, unless it names another.
-_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features", "past_values", "hidden_states")
+_INPUTS = ("input_ids", "pixel_values", "input_values", "input_features", "past_values")
 
 Batch = dict[str, Any]
 Make = Callable[[int], Batch]
@@ -158,17 +156,6 @@ def _shape_of(about: ModelInputs, name: str) -> tuple[int, ...]:
             return (steps, channels) if channels else (steps,)
 
 
-def _patches(about: ModelInputs, size: int) -> Batch:
-    """The patches of all images in one row, and the number of patches per image; the model merges several later."""
-    patch, merged = about.get("patch_size", default=_USUAL_PATCH), about.get("spatial_merge_size", default=1)
-    channels, height, width = about.shape if about.shape and len(about.shape) == 3 else (None, _USUAL_SIDE, _USUAL_SIDE)
-    channels = channels or about.get("in_channels", "num_channels", default=3)
-    rows, columns = (max(1, side // (patch * merged)) * merged for side in (height, width))
-    values = channels * about.get("temporal_patch_size", default=1) * patch * patch
-    grid = torch.tensor([[1, rows, columns]] * size)
-    return {"hidden_states": noise(size * rows * columns, values), _GRID: grid}
-
-
 # --- all inputs of a batch --------------------------------------------------------------------------------------------
 
 
@@ -178,7 +165,7 @@ def _maker_of_inputs(about: ModelInputs) -> Make:
     Raises TargetError if it needs other inputs.
     """
     accepted, required = about.accepted, about.required
-    named = [name for name in _INPUTS if name in accepted and (name != "hidden_states" or _GRID in accepted)]
+    named = [name for name in _INPUTS if name in accepted]
     main = about.model.main_input_name
     if main not in named:
         main = next((name for name in named if name in required), next(iter(named), ""))
@@ -201,8 +188,6 @@ def _made(about: ModelInputs, names: list[str], size: int) -> Batch:
             batch["input_ids"] = ids = about.tokens(size, *(about.shape or (about.length,)))
             if "attention_mask" in about.accepted:
                 batch["attention_mask"] = torch.ones_like(ids)
-        elif name == "hidden_states":
-            batch |= _patches(about, size)
         else:
             given = about.shape if name != "pixel_values" or len(about.shape or ()) > 1 else None  # of the text beside
             batch[name] = noise(size, *(given or _shape_of(about, name)))

@@ -9,12 +9,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advisor.errors import AdvisorError, TargetError
-from advisor.python.trees import walk
+from advisor.errors import AdvisorError
 from advisor.records import Place
-from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.reads import batch_in_head
-from advisor.workloads.scripts.run import check_seen, package_of, places_of, watched
+from advisor.workloads.scripts.heads import batch_in_head
+from advisor.workloads.scripts.run import check_seen, places_of, watched
 from advisor.workloads.scripts.seen import NoLoopError, Seen
 
 _HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
@@ -34,44 +32,38 @@ def main(script: str, file: str, result: str) -> None:
     """Watch ``script``, whose arguments are in ``sys.argv``. Write the text of ``file``, or the error, as JSON."""
     os.environ["TMPDIR"] = str(Path(result).parent)
     try:
-        text, is_measurable = draft_of(script, file)
-        outcome = {"text": text, "measurable": is_measurable}
+        outcome = {"text": draft_of(script, file)}
     except AdvisorError as error:
         outcome = {"message": error.message, "hint": error.hint, "details": error.details}
     Path(result).write_text(json.dumps(outcome), encoding="utf-8")
 
 
-def draft_of(script: str, file: str) -> tuple[str, bool]:
-    """The text of ``file``, and whether ``script`` can be measured as it is. Raises TargetError where it fails."""
+def draft_of(script: str, file: str) -> str:
+    """The text of ``file``. Raises TargetError where ``script`` fails, or does not train."""
     from advisor.workloads.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
     check_seen(script, seen)
-    try:
-        is_measurable = workload_of(seen) is not None
-    except (NoLoopError, TargetError):
-        is_measurable = False
     places = [place for place in places_of(seen, seen.models) if place.kind in ("model", "optimizer", "loader")]
     imports = ["import advisor", *_imports(Path(script))]
     models, optimizers, loaders = (_names(places, kind) or [kind] for kind in ("model", "optimizer", "loader"))
     parts = f"step=step, models=[{', '.join(models)}], optimizers=[{', '.join(optimizers)}], data={loaders[0]}"
     body = [*_made(places), *_step(seen), f"return advisor.Workload({parts})"]
     head = _HEAD.format(script=script, file=file, imports="\n".join(imports))
-    return head + textwrap.indent("\n".join(body), "    ") + "\n", is_measurable
+    return head + textwrap.indent("\n".join(body), "    ") + "\n"
 
 
 def _imports(script: Path) -> Iterator[str]:
     """The imports at the top of the script, and its own definitions if importing it runs nothing else."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    package = package_of(script.resolve(), tree)
     for one in tree.body:
-        if isinstance(one, ast.ImportFrom) and one.level:  # the draft is in no package
-            one.module, one.level = ".".join([*package[: len(package) - one.level + 1], *filter(None, [one.module])]), 0
-    yield from (ast.unparse(one) for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            is_relative = isinstance(one, ast.ImportFrom) and one.level > 0
+            yield f"{'# TODO: write the package: ' if is_relative else ''}{ast.unparse(one)}"
     guarded = any(isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) for one in tree.body)
     if defined := [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]:
         mark = "" if guarded else "# TODO: copy these to here, since importing the script runs it: "
-        yield f"{mark}from {'.'.join([*package, script.stem])} import {', '.join(defined)}"
+        yield f"{mark}from {script.stem} import {', '.join(defined)}"
 
 
 def _made(places: Sequence[Place]) -> Iterator[str]:
@@ -98,8 +90,6 @@ def _step(seen: Seen) -> Iterator[str]:
     else:
         yield f"    # the loop at {Path(loop.where.file).name}:{loop.statement.lineno}"
         body = loop.statement.body
-        if any(isinstance(node, ast.Yield) for node in walk(body)):
-            yield "    # TODO: leave the yield out, with which this is no step"
         target = loop.statement.target if isinstance(loop.statement, ast.For) else ast.Name("_")
         item = "batch" if batch_in_head(loop, seen) in (None, target) else "(0, batch)"
         yield f"    for {ast.unparse(target)} in [{item}]:"

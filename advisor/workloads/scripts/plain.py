@@ -1,23 +1,27 @@
-"""The workload of an observed script: the parts of a plain loop, or else a round of its loop as one step."""
+"""The workload of an observed script: the parts of a plain loop, else a round of its loop; or what it predicts with."""
 
 import ast
+import contextlib
+import copy
+import inspect
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import distributed, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from advisor.python import trees
 from advisor.python.loops import FoundLoop
-from advisor.step.batch import tensors_of
+from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.step.loader import length_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.inference import inference_of
 from advisor.workloads.scripts.running import ScriptStep
-from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, parameters_in
+from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, parameters_in, same_values
 from advisor.workloads.scripts.written import written_parts
 
 
@@ -30,7 +34,7 @@ def workload_of(seen: Seen) -> Any:
     if seen.endless:
         return _rounds_of_update(seen)
     if not seen.updates and not seen.by_hand:
-        return inference_of(seen)
+        return _inference_of(seen)
     loop = seen.loop
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
@@ -140,18 +144,11 @@ def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any,
         data=data,
         mode="train",
         step=step,
-        models=list(dict.fromkeys(_within_wrappers(one, outer) for one in outer)),
+        models=outer,
         optimizers=seen.optimizers,
         notes=notes,
         samples=_samples(seen),
     )
-
-
-def _within_wrappers(model: nn.Module, models: Sequence[nn.Module]) -> nn.Module:
-    """The module that wrappers of the same parameters have in common, as one that a library makes for each round."""
-    parameters = {*map(id, model.parameters())}
-    same = [{*one.modules()} for one in models if parameters == {*map(id, one.parameters())}]
-    return next((part for part in model.modules() if all(part in one for one in same)), model)
 
 
 def _samples(seen: Seen) -> int | None:
@@ -176,3 +173,56 @@ def _rows(call: ModelCall) -> int | None:
     if tensor is None or tensor.dim() < (2 if tensor.is_floating_point() else 1):
         return None
     return tensor.shape[0]
+
+
+# --- scripts that only predict ----------------------------------------------------------------------------------------
+
+
+def _inference_of(seen: Seen) -> Adapted:
+    """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
+    if seen.goes_backward:
+        raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
+    if not seen.calls:
+        raise NoLoopError("no optimizer made an update, and no model was called")
+    of_loader = [call for call in seen.calls if _is_called_with(call, seen.batch)]
+    call = (of_loader or seen.calls)[-1]
+    inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
+    notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
+    if of_loader and len(seen.calls) > 1:
+        notes.append(
+            "the script calls its models several times for a batch; the call with the batch itself is measured"
+        )
+    if seen.goes_on:
+        notes.append(
+            "the script was left while it went on predicting: if it trains afterwards, let it come to that sooner"
+        )
+    data = seen.loader if of_loader else _inputs_alone(call, seen)
+    model = call.module.eval()
+    if any(tensor.is_inference() for tensor in (*model.parameters(), *model.buffers())):
+        model = copy.deepcopy(model)  # autograd works with what was not made in inference mode
+    current = {**call.current, "infer.grad": call.gradients}
+    return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
+
+
+def _is_called_with(call: ModelCall, batch: Any) -> bool:
+    if batch is None:
+        return False
+    split = splitter(call.module, with_target=False)(batch)
+    return same_values(split.args, call.args) and same_values(split.kwargs, call.kwargs)
+
+
+def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
+    """The inputs of a call as a batch. Raises NoLoopError for several models, or for inputs such as a cache."""
+    if len(seen.models) > 1:
+        raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
+    # Copies can be used by autograd, also those of tensors that were made in inference mode.
+    args, kwargs = map_tensors(lambda tensor: tensor.detach().clone(), (call.args, call.kwargs))
+    named = {"args": args, "kwargs": kwargs}
+    with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
+        named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
+    if not all(isinstance(leaf, torch.Tensor | int | float | str | None) for leaf in tree_leaves(named)):
+        problem = "no optimizer made an update, and the model was called with something else than a batch"
+        generates = "; `perf-advisor hf:NAME -- generate=64` measures how a model generates text"
+        raise NoLoopError(problem + (generates if hasattr(call.module, "generate") else ""))
+    alone = [*named.values()] if len(named) == 1 else []
+    return alone[0] if alone and isinstance(alone[0], torch.Tensor) else named

@@ -77,7 +77,7 @@ def watched(script: str, directory: str) -> Seen:
     module.__file__ = str(path)
     sys.modules[_MAIN] = module
     code = with_heads(source, str(path))
-    package = package_of(path, ast.parse(source))
+    package = _package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
 
     def run() -> None:
@@ -105,7 +105,7 @@ def watched(script: str, directory: str) -> Seen:
     return seen
 
 
-def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
+def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     """The package that a script's relative imports are from, as ``python -m`` finds it; empty without such imports."""
     levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     if not levels:

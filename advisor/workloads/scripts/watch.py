@@ -20,8 +20,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
 from advisor.workloads.places import call_in_users_code
+from advisor.workloads.scripts import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.files import writing_aside
-from advisor.workloads.scripts.processes import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
 from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, autocast, gradients, parameters_in
 

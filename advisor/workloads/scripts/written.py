@@ -23,7 +23,7 @@ from advisor.python.loops import FoundLoop, scope_of, users_lines, varies
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.loop import GivenBatches
-from advisor.workloads.scripts.reads import batch_in_body, batch_in_head
+from advisor.workloads.scripts.heads import batch_in_body, batch_in_head
 from advisor.workloads.scripts.seen import Seen
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]

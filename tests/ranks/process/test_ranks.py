@@ -203,11 +203,12 @@ def test_the_wait_for_the_slowest_is_what_was_planted_and_dealing_by_length_ends
 
 
 @pytest.mark.usefixtures("ranks_are_forked")
-def test_a_rank_that_hangs_is_named_with_where_it_is(run):
-    result = run("hangs", {"parallel.strategy": "ddp"}, timeout_s=20)
+def test_where_the_ranks_are_at_the_time_out_is_told(run):
+    result = run("hangs", {"parallel.strategy": "ddp"}, timeout_s=12)
     assert result.outcome is Outcome.TIMED_OUT, result
-    assert "rank 1 hangs" in result.reason
-    assert "in forward" in result.details
+    assert result.reason.startswith("no result after 12 s (")
+    assert "rank 0: " in result.details
+    assert "in forward" in result.details.partition("rank 1: ")[2]
 
 
 def test_cancelling_leaves_no_process(run, tmp_path):
@@ -250,7 +251,7 @@ def test_machines_that_do_not_meet_are_told_with_the_port(run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         meeting = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ("--nnodes", "2", "--rdzv-endpoint", meeting, "--rdzv-backend", "c10d")
-        result = run("plain", {"parallel.strategy": "ddp"}, timeout_s=9, world=World(1, machines=2, options=options))
+        result = run("plain", {"parallel.strategy": "ddp"}, timeout_s=6, world=World(1, machines=2, options=options))
     assert result.outcome is Outcome.TIMED_OUT
     assert f"the machines did not meet at {meeting}" in result.reason
     assert "perf-advisor follow" in result.hint

@@ -3,7 +3,6 @@
 import json
 import textwrap
 import time
-from pathlib import Path
 
 import forked_ranks
 import pytest
@@ -158,19 +157,6 @@ def test_rank_0_measures_the_steps_of_all_ranks(run):
     assert any("2 ranks (gloo)" in note for note in result.notes)
 
 
-def test_one_that_takes_too_long_is_not_said_to_hang(run):
-    result = run(text_of("import time; time.sleep(100)"), timeout_s=15.0)
-    assert result.outcome is Outcome.TIMED_OUT
-    assert result.reason.startswith("no result after 15 s (")
-    assert "train.py" in result.details, "where it was"
-
-
-def test_settings_are_applied_in_all_ranks(run):
-    plain, fused = (run(text_of(), settings) for settings in ({}, {"optimizer.implementation": "fused"}))
-    assert fused.outcome is Outcome.MEASURED, fused
-    assert fused.losses == pytest.approx(plain.losses, rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -190,24 +176,15 @@ def test_the_error_of_a_rank_is_the_reason_at_once(run, text, words):
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize(
-    ("text", "said", "hint"),
-    [
-        (ALONE, "train.py train apart: no process group joins them", "Leave --gpus out"),
-        ((Path(__file__).parents[2] / "scripts/hf_trainer.py").read_text(), "train by a library's loop", "--gpus out"),
-        (FOUR, "for 4 ranks", "after --"),
-    ],
-    ids=["apart", "a library's loop", "its own error"],
-)
-def test_a_session_ends_where_the_ranks_of_a_script_train_apart_or_fail(folder, capsys, text, said, hint):
-    (folder / "train.py").write_text(text_of(text))
+def test_a_session_ends_where_the_ranks_of_a_script_train_apart(folder, capsys):
+    (folder / "train.py").write_text(text_of(ALONE))
     command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "60s", "--only", "parallel_strategy"]
     with short_trials():
         code = cli.main([*command, "--headless"])
     told = capsys.readouterr().err
     assert code != 0
-    assert said in told
-    assert hint in told
+    assert "train.py train apart: no process group joins them" in told
+    assert "Leave --gpus out" in told
 
 
 SLOW_STEPS = """

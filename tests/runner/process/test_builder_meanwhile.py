@@ -89,7 +89,7 @@ LEAVES_SLOWLY = (
     "import os, time\n"
     "def note(what): open(os.path.join(os.path.dirname(__file__), what), 'a').write(f'{time.monotonic()}\\n')\n"
     "leave = os._exit\n"
-    "def leave_slowly(code): time.sleep(1.0); note('left'); leave(code)\n"
+    "def leave_slowly(code): time.sleep(0.5); note('left'); leave(code)\n"
     "os._exit = leave_slowly\n"
 )
 

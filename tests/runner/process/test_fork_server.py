@@ -161,7 +161,6 @@ def imports_for_long(tmp_path, monkeypatch):
         (tmp_path / "slow_disk.py").write_text(f"import os, time\ntime.sleep({seconds})\n{then}", encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
-        monkeypatch.setattr(fork_server, "_IMPORTS_SLOWLY_S", 0.2)
         monkeypatch.setattr(fork_server, "_IMPORTS_AT_LEAST_S", 0.5)
         fork_server._kill()
         fork_server.prepare()
@@ -170,14 +169,13 @@ def imports_for_long(tmp_path, monkeypatch):
     fork_server._kill()
 
 
-def test_an_import_may_take_as_long_as_the_budget_and_the_wait_is_told(imports_for_long):
-    imports_for_long(3.0)
-    told, made = [], fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
+def test_an_import_may_take_as_long_as_the_budget(imports_for_long):
+    imports_for_long(1.0)
+    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
     before = fork_server._pid()
-    fork_server.start(made, within_s=SOON_S, imports_slowly=lambda: told.append("slow"))
+    fork_server.start(made, within_s=SOON_S)
     made.join()
     assert made.exitcode == 0
-    assert told == ["slow"]
     assert fork_server._pid() == before
 
 
@@ -193,5 +191,5 @@ def test_an_import_ends_with_the_budget(imports_for_long):
 def test_an_import_that_ends_python_is_told_as_that(imports_for_long, name):
     """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign, and a limit."""
     imports_for_long(0, f"os.kill(os.getpid(), {getattr(signal, name):d})")
-    with pytest.raises(fork_server.StartError, match=rf"^importing PyTorch ended Python by {name}"):
+    with pytest.raises(fork_server.StartError, match="python -c 'import torch'"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))

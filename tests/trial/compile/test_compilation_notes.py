@@ -8,7 +8,7 @@ from trial_processes import spec_of
 
 from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
-from advisor.trial.profile.compilation import compilation_notes, compiled_frames
+from advisor.trial.profile.profiler import compilation_notes, compiled_frames
 
 
 @pytest.fixture(autouse=True)
@@ -71,16 +71,11 @@ def test_a_whole_graph_is_no_news():
     ("model", "widths", "warm", "note"),
     [
         (Breaks(), (3,), 1, "2 graph breaks: .*branch"),
-        (Counts(), (3,), 1, "recompiled 3 times after the warm-up: .*self.calls == "),
-        (
-            nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
-            (3, 5),
-            1,
-            "recompiled once after the warm-up: .*size mismatch at index 0. expected 3, actual 5",
-        ),
+        (Counts(), (3,), 1, "recompiled 3 times after the warm-up: TORCH_LOGS=recompiles"),
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (3, 5), 1, "recompiled once after the warm-up: "),
     ],
 )
-def test_what_is_compiled_after_the_warm_up_is_told_with_its_reason(model, widths, warm, note):
+def test_what_is_compiled_after_the_warm_up_is_told(model, widths, warm, note):
     compiled = steps(model, warm)
     mark = compiled_frames()
     steps(model, 3, widths, compiled)
@@ -93,8 +88,7 @@ def test_a_function_that_was_compiled_too_often(monkeypatch):
     steps(Counts(), 11)
     notes = compilation_notes(compiled_frames())
     (gave_up,) = [note for note in notes if "gave up" in note]
-    assert "compiled too often: " in gave_up
-    assert "self.calls == " in gave_up
+    assert "TORCH_LOGS=recompiles" in gave_up
     assert gave_up.endswith("belong into tensors")
     assert not any("graph break" in note for note in notes), notes
 

@@ -25,11 +25,6 @@ PROFILE = replace(
         OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1),
         OperatorRow("aten::copy_", 4.5, 0.05, 1.1),
     ),
-    by_shape=(
-        OperatorRow("aten::convolution_backward", 3, 0.2, 2.8, "[64, 256, 56, 56], [256, 64, 1, 1]"),
-        OperatorRow("aten::cudnn_convolution", 3, 0.1, 1.7, "[64, 64, 56, 56], [64, 64, 3, 3]"),
-        OperatorRow("aten::native_batch_norm", 4, 0.1, 0.6, "[64, 256, 56, 56], [256], [256], [256], [256]"),
-    ),
     trace_path="/nowhere/baseline-trace.json.gz",
     sync_places=(SyncPlace("train.py", 41, READS_LOSS, 1.0, 19.4), SyncPlace("", 0, "the backward pass", 1.0, None)),
 )

@@ -36,7 +36,7 @@ def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8) -> TrialRes
 
 def on_gpu(measured_result: TrialResult, energy_j: float, **readings: object) -> TrialResult:
     """The same with energy and the GPU's readings."""
-    gpu = replace(GpuReadings(40, 51, 1980, 1980, 486.0), **readings)
+    gpu = replace(GpuReadings(51, 1980, 486.0), **readings)
     return replace(measured_result, energy_j_per_sample=energy_j, gpu=gpu)
 
 
@@ -71,7 +71,7 @@ BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_w
 AUTOCAST = measured("autocast", "precision.autocast", "bfloat16", 1.118, 6.2)
 AUTOCAST = replace(
     AUTOCAST,
-    result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",), sm_clock_lowest_mhz=1725),
+    result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",)),
     numerics=NumericsResult(
         Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the losses of the first 5 steps differ by 3.1e-03", 3.0e-3, 4.1e-6
     ),
@@ -94,7 +94,7 @@ WORKERS = measured("num_workers", "data.num_workers", 4, 1.014, 9.1, half=0.004)
 WORKERS = replace(
     WORKERS,
     result=replace(
-        on_gpu(WORKERS.result, 0.246, foreign_processes=1),
+        on_gpu(WORKERS.result, 0.246),
         disturbed="another process (pid 911, python) used up to 34 % of the GPU while it was timed",
         notes=(
             "4 workers on 16 cores [/]",

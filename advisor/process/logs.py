@@ -1,0 +1,160 @@
+"""The log of a process that runs the user's code: written by it, bounded while it runs, and its last calls read.
+
+A process writes its stack to its log when it is asked for it. A large log loses its middle, so that it does not fill
+the disk.
+"""
+
+import contextlib
+import faulthandler
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from advisor.figures.formatting import format_bytes
+from advisor.process.streams import Stream
+
+# A process that gets this signal writes its stack to its log, the innermost call first, after this line.
+TELL_WHERE = signal.SIGUSR1
+STACK_BEGINS = "(most recent call first):\n"
+LOG_TAIL_BYTES = 2000
+# Limits of a stack: bytes that are read, calls that are told, and looks at the log.
+_STACK_BYTES = 2**16
+_CALLS_TOLD = 8
+_LOOKS = 20
+_LOOK_EVERY_S = 0.05
+# Python's own words before the stack of a process that a signal such as SIGSEGV ends.
+_FATAL = "Fatal Python error: "
+# A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
+_MOST_RUNNING = 16 * 2**20
+# Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
+_KEPT = 2**20
+# A program can write some hundred megabytes a second. Seconds.
+_WATCH_EVERY_S = 0.1
+
+
+def redirect_output(log_path: str) -> None:
+    """Standard input from nowhere; output and errors, of C code and of children too, to a log.
+
+    The log can be read through them too: see :func:`last_printed`. Any text can be printed.
+    """
+    log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with Path(os.devnull).open("rb") as null:
+        os.dup2(null.fileno(), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    if log > 2:
+        os.close(log)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = _writer(1)
+    sys.stderr = _writer(2)
+    faulthandler.enable(file=sys.stderr, all_threads=False)
+    faulthandler.register(TELL_WHERE, file=sys.stderr, all_threads=False)
+
+
+def _writer(descriptor: int) -> TextIO:
+    """A text stream that takes everything: a log on a full disk is no fault of the target's."""
+    raw = io.BufferedWriter(Stream(descriptor))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def last_printed() -> str:
+    """The end of what Python and C wrote to standard error's file; empty where it is no file, such as a terminal."""
+    flush_streams()
+    with contextlib.suppress(OSError):
+        start = max(0, os.fstat(2).st_size - LOG_TAIL_BYTES)
+        return os.pread(2, LOG_TAIL_BYTES, start).decode("utf-8", "replace")
+    return ""
+
+
+def flush_streams() -> None:
+    """Write what Python still holds back. The streams may be the user's own objects, closed, or None."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def innermost_calls(pid: int, log_path: str) -> str:
+    """The innermost calls of a running process, which is asked for them; empty if it does not answer."""
+    with contextlib.suppress(OSError):  # the process has ended, or is somebody else's
+        log = Path(log_path)
+        before = log.stat().st_size
+        os.kill(pid, TELL_WHERE)
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_EVERY_S)
+            if STACK_BEGINS in tail(log_path, max(0, log.stat().st_size - before)):
+                time.sleep(_LOOK_EVERY_S)  # the rest of it
+                return last_stack(log_path)
+    return ""
+
+
+def last_stack(log_path: str) -> str:
+    """The innermost calls of the last stack in a log, after a line that introduces them; empty when there is none."""
+    calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
+    innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
+    return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def last_words(path: str) -> str:
+    """The end of the log of a process that has ended; for a crash, the innermost calls of its stack."""
+    said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
+    if not crashed:
+        return tail(path)
+    calls = [line for line in stack.splitlines() if line.startswith("  File ")]
+    crash = "\n".join((f"{_FATAL}{stack.splitlines()[0]}, the innermost call first:", *calls[:_CALLS_TOLD]))
+    return said[-LOG_TAIL_BYTES:] + crash
+
+
+def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log, which may be of any size; empty where it cannot be read. ``length`` in bytes."""
+    with contextlib.suppress(OSError):
+        return read_end(path, length)
+    return ""
+
+
+def read_end(path: str, length: int) -> str:
+    """The end of a log, ``length`` in bytes. Raises OSError."""
+    with Path(path).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - length))
+        return file.read().decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def bounded(path: str) -> Iterator[None]:
+    """Keep a process's log small while the process runs, and smaller after."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_WATCH_EVERY_S):
+            shorten(path, _MOST_RUNNING)
+
+    watcher = threading.Thread(target=watch, name="log-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        shorten(path, _KEPT)
+
+
+def shorten(path: str, most: int) -> None:
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
+    with contextlib.suppress(OSError):
+        log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(log).st_size
+            if size <= most:
+                return
+            half = min(most, _KEPT) // 2
+            end = os.pread(log, half, size - half)
+            os.ftruncate(log, half)
+            left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
+            os.pwrite(log, left_out.encode() + end, half)
+        finally:
+            os.close(log)

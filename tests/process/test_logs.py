@@ -1,0 +1,80 @@
+"""Logs keep their beginning and their end, and tell the calls of a process that was given up, or what it waits for."""
+
+import os
+from pathlib import Path
+
+import pytest
+from planted import TINY_TARGET
+from trial_processes import spec_of
+
+from advisor.process import logs
+from advisor.records import Outcome
+from advisor.runner.trial_process import advice
+from advisor.runner.trials import Runner
+
+MIB = 2**20
+
+
+def test_the_middle_of_a_long_log_is_cut_out_while_its_process_appends(tmp_path):
+    path = tmp_path / "a.log"
+    log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    os.write(log, b"first\n" + b"x" * 5 * MIB + b"\nlast")
+    logs.shorten(str(path), 10 * MIB)
+    assert path.stat().st_size > 5 * MIB
+    logs.shorten(str(path), 4 * MIB)
+    os.write(log, b" word")
+    os.close(log)
+    text = path.read_bytes()
+    assert text.startswith(b"first\n")
+    assert text.endswith(b"\nlast word")
+    assert b"4.00 MiB of output are left out here" in text
+    assert len(text) < 1.1 * MIB
+    logs.shorten(str(tmp_path / "gone"), 1)
+
+
+LOUD = TINY_TARGET.replace(
+    "def build():\n",
+    "def build():\n    import os, sys\n    print('the beginning', flush=True)\n"
+    "    for _ in range(300): os.write(1, b'x' * 2**20)\n    print('the end', flush=True)\n",
+)
+
+
+@pytest.mark.process
+def test_a_target_that_prints_without_end_fills_no_disk(tmp_path):
+    (tmp_path / "target.py").write_text(LOUD, encoding="utf-8")
+    spec = spec_of(tmp_path, "target.py", measure_s=0.01, log_path=str(tmp_path / "trial.log"))
+    result = Runner().run(spec, lambda message: None)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    log = (tmp_path / "trial.log").read_bytes()
+    assert len(log) < 1.1 * MIB
+    assert log.startswith(b"the beginning\n")
+    assert b"the end\n" in log
+    assert (tmp_path / "trial.log").stat().st_mode & 0o077 == 0
+
+
+OWN = '  File "/home/me/train.py", line 3 in build'
+HINT = "Mend what hangs."
+
+
+def stack(tmp_path: Path, *calls: str) -> str:
+    log = tmp_path / "trial.log"
+    log.write_text(f"printed before\n{logs.STACK_BEGINS}\n" + "\n".join((*calls, OWN)), encoding="utf-8")
+    return logs.last_stack(str(log))
+
+
+@pytest.mark.parametrize(
+    ("library", "hinted", "shows"),
+    [
+        *[
+            (library, "network", False)
+            for library in ("site-packages/huggingface_hub/utils/_http.py", "ssl.py", "site-packages/requests/api.py")
+        ],
+        ("multiprocessing/popen_fork.py", "a process that it had started", True),
+        ("site-packages/torch/multiprocessing/spawn.py", "a process that it had started", True),
+        ("threading.py", HINT, True),
+    ],
+)
+def test_what_a_process_waits_for_is_told_and_its_calls_where_they_help(tmp_path, library, hinted, shows):
+    hint, details = advice(stack(tmp_path, f'  File "/usr/lib/python3.11/{library}", line 5 in wait'), HINT)
+    assert hinted in hint
+    assert ("train.py" in details) is (library in details) is shows
