@@ -1,8 +1,7 @@
 """Caching allocator
 
 What it does:
-Configures PyTorch's CUDA caching allocator through `PYTORCH_CUDA_ALLOC_CONF`. `expandable_segments` uses segments that
-grow; `max_split_size` splits no block above 256 MiB; `cuda_async` leaves caching to the driver.
+Has PyTorch's CUDA caching allocator use segments that grow, through `PYTORCH_CUDA_ALLOC_CONF`.
 
 Why it helps:
 A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and unusable. Segments
@@ -24,12 +23,7 @@ from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Facts, Proposal, Skip, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-_CONFIGURATIONS: dict[Value, str] = {
-    "default": "",
-    "expandable_segments": "expandable_segments:True",
-    "max_split_size": "max_split_size_mb:256",
-    "cuda_async": "backend:cudaMallocAsync",
-}
+_CONFIGURATIONS: dict[Value, str] = {"default": "", "expandable_segments": "expandable_segments:True"}
 # Below this the gap is a rounding of segments to 2 or 20 MiB, not fragmentation.
 _SMALLEST_RESERVED_BYTES = 256 * 2**20
 _FRAGMENTED = 1.1
@@ -53,7 +47,7 @@ class Allocator(Recipe):
             return Skip("the baseline's memory is not known, so fragmentation cannot be told")
         if reserved < _SMALLEST_RESERVED_BYTES or reserved < _FRAGMENTED * allocated:
             return Skip(f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: no fragmentation")
-        return list(_CONFIGURATIONS)[1:]
+        return ["expandable_segments"]
 
     def environment(self, value: Value) -> dict[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}

@@ -22,24 +22,21 @@ PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging
 interface.
 """
 
-from functools import partial
 from typing import Any
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, code_of
-from advisor.recipe.loader_recipe import Expression
+from advisor.recipe import CUDA
+from advisor.recipe.loader_recipe import Expression, LoaderRecipe
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
-_CALL = "functools.partial(collated_without_masks, loader.collate_fn)"
 
-
-class AttentionMask(Recipe):
+class AttentionMask(LoaderRecipe):
     key = "attention.empty_masks"
     values = ("kept", "dropped")
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({"dropped"})
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
-    stage = Stage.DATA
+    module = "masks"
     order = 1  # after pad_batches, which knows the parts of a batch by their places
     keeps_code = False  # other kernels are called
     codes = {"kept": "# batches keep their masks\n"}
@@ -53,16 +50,5 @@ class AttentionMask(Recipe):
         return Skip(loader.copy_problem) if loader and loader.copy_problem else ["dropped"]
 
     def options(self, value: Value) -> dict[str, Any]:
-        return {"collate_fn": Expression(_CALL)} if value == "dropped" else {}
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.inlined.masks import collated_without_masks
-        from advisor.step.loader import rebuild
-
-        if value == "dropped" and workload.has_loader:  # a trial drops the masks of a batch that no loader makes
-            collate = partial(collated_without_masks, workload.data.collate_fn)
-            workload.data = rebuild(workload.data, collate_fn=collate)
-
-    def code(self, value: Value) -> str:
-        call = f"import functools\n\nloader = torch.utils.data.DataLoader(..., collate_fn={_CALL})"
-        return super().code(value) if value == self.default else code_of("masks", call)
+        # A trial drops the masks of a batch that no loader makes.
+        return {"collate_fn": Expression("dropping_masks(loader.collate_fn)")} if value == "dropped" else {}

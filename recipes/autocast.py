@@ -43,8 +43,6 @@ class Autocast(Recipe):
     plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({"bfloat16"})
-    # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
-    replacement_margin = 1.25
     saves_memory = True
     roundings = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
     codes = {"none": "output = model(inputs)  # without torch.autocast\n", "bfloat16": _BFLOAT16, "float16": _FLOAT16}

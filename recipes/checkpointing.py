@@ -42,6 +42,10 @@ class Checkpointing(Recipe):
     gain = 0.85  # tests/gpu/RESULTS.md: blocks, computed twice, 0.39x to 0.80x; a compiler chooses the cheapest
     gains = {"blocks": 0.7}
     codes = {"none": "# activations are kept for the backward pass\n"}
+    here = {
+        "blocks": "The model repeats {workload.repeated_blocks[0][0]} {workload.repeated_blocks[0][1]} times; of each, "
+        "only the inputs have to be kept."
+    }
 
     def candidates(self, facts: Facts) -> Proposal:
         blocks = ["blocks"] if facts.workload.repeated_blocks else []
@@ -82,9 +86,3 @@ class Checkpointing(Recipe):
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.CLOSE if value in _SHARES else Numerics.EXACT
-
-    def why(self, facts: Facts, value: Value) -> str:
-        if value != "blocks" or not facts.workload.repeated_blocks:
-            return super().why(facts, value)
-        name, count = facts.workload.repeated_blocks[0]
-        return f"The model repeats {name} {count} times; of each, only the inputs have to be kept."

@@ -25,7 +25,7 @@ in all versions, and slower under autocast on a CPU.
 """
 
 from advisor.errors import RefusedError
-from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of
+from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _CALL = "chunk_loss(model)"
@@ -41,6 +41,8 @@ class ChunkedLoss(Recipe):
     saves_memory = True
     imported = f"from advisor.inlined.chunked_loss import chunk_loss\n\n{_CALL}\n"
     codes = {False: "# the last layer computes all scores\n"}
+    calls = (("chunked_loss", _CALL),)
+    here = {True: "The scores have {workload.large_head:,} columns."}
     excludes = {
         "precision.float8": "float8 layers replace the last one",
         "precision.quantize": "quantized layers replace the last one",
@@ -50,15 +52,11 @@ class ChunkedLoss(Recipe):
         return [True] if facts.workload.large_head else Skip(_NONE)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.inlined.chunked_loss import chunk_loss, large_head
+        from advisor.inlined.chunked_loss import large_head
 
-        if value:
-            if large_head(workload.model) is None:
-                raise RefusedError(_NONE)
-            chunk_loss(workload.model)
-
-    def code(self, value: Value) -> str:
-        return code_of("chunked_loss", _CALL) if value else super().code(value)
+        if value and large_head(workload.model) is None:
+            raise RefusedError(_NONE)
+        super().apply(workload, value)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         if value and settings.get("parallel.strategy") == "fully_shard":
@@ -66,6 +64,3 @@ class ChunkedLoss(Recipe):
         if value and settings.get("step.cuda_graph") == "around_loss":
             return "the graph ends before the loss, where the scores are not computed yet"
         return super().conflict(value, settings)
-
-    def why(self, facts: Facts, value: Value) -> str:
-        return f"The scores have {facts.workload.large_head:,} columns. {super().why(facts, value)}"

@@ -22,7 +22,7 @@ PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szege
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class ConvBias(Recipe):
@@ -34,16 +34,10 @@ class ConvBias(Recipe):
     order = -20  # before layers change their type, and before folding puts a bias back
     codes = {True: "# convolutions keep their biases\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("conv_bias", "remove_conv_biases(model, pairs)"))
+    here = {False: "{workload.biased_conv_norm_pairs} convolutions have a bias that the norm after them removes."}
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.biased_conv_norm_pairs:
             return [False]
         return Skip("no convolution with a bias was found whose result goes to a batch norm only")
-
-    def why(self, facts: Facts, value: Value) -> str:
-        count = facts.workload.biased_conv_norm_pairs
-        if value or not count:
-            return super().why(facts, value)
-        subject = "One convolution has a bias" if count == 1 else f"{count} convolutions have a bias"
-        return f"{subject} that the norm after {'it' if count == 1 else 'them'} removes."

@@ -20,7 +20,7 @@ PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torc
 """
 
 from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Proposal, Skip
 
 
 class DeterministicOff(Recipe):
@@ -29,10 +29,8 @@ class DeterministicOff(Recipe):
     usual = frozenset({False})
     stage = Stage.GLOBAL
     gains = {True: 0.8}  # tests/gpu/RESULTS.md: off 4.78x once and 0.98x on a CPU; most convolutions lie between
+    here = {False: "Your program asks for deterministic algorithms; this is what they cost."}
     shown = "torch.use_deterministic_algorithms({value})\ntorch.backends.cudnn.deterministic = {value}\n"
 
     def candidates(self, facts: Facts) -> Proposal:
         return [False] if facts.current(self.key, self.default) else Skip("determinism is off already")
-
-    def why(self, facts: Facts, value: Value) -> str:
-        return "Your program asks for deterministic algorithms; this is what they cost."

@@ -20,9 +20,9 @@ References:
 PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Recipe, gain_from
+from advisor.recipe import CUDA, Recipe
 from advisor.recipe.loader_recipe import little_time_in
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip
 
 _CODE = """\
 def copied_ahead(loader):
@@ -50,13 +50,12 @@ class GpuPrefetch(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
+    gain = 1.05
+    # Copy and step overlap: 1.42x if both take as long, 0.73x if the copy is all (tests/gpu/RESULTS.md).
+    saves = {Phase.HOST_TO_DEVICE: 1.0}
     codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.loader is None:
             return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
         return little_time_in(facts, self.phases) or [True]
-
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # Copy and step overlap: 1.42x if both take as long, 0.73x if the copy is all (tests/gpu/RESULTS.md).
-        return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE)) if facts.profile else 1.05

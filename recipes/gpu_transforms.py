@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, gain_from
+from advisor.recipe import CUDA, Components
 from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
@@ -47,22 +47,21 @@ class GpuTransforms(LoaderRecipe):
     usual = frozenset({True})
     codes = {True: _CODE, False: "# the dataset runs its transforms, sample by sample\n"}
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
+    gain = 1.3
+    saves = {Phase.DATA_WAIT: 0.5}  # tests/gpu/RESULTS.md: 1.71x alone and 2.14x in a stack of JPEG images
+    here = {True: "The dataset's transforms from {workload.loader.movable_transforms[0]} on can be moved."}
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if not loader.movable_transforms:
             return Skip(_NONE)
         return little_time_in(facts, self.phases) or [True]
 
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # About half of loading is transforms: 1.71x alone and 2.14x in a stack of JPEG images (tests/gpu/RESULTS.md).
-        return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
-
     def options(self, value: Value) -> dict[str, Any]:
         return {}  # the step applies the transforms too: it is more than arguments
 
     def apply(self, workload: Components, value: Value) -> None:
+        from advisor.step.device_loader import OnDevice, without_last_transforms
         from advisor.step.loader import rebuild
-        from advisor.step.transforms import OnDevice, without_last_transforms
 
         if value and workload.has_loader:
             dataset, moved = without_last_transforms(workload.data.dataset)
@@ -70,8 +69,3 @@ class GpuTransforms(LoaderRecipe):
                 raise RefusedError(_NONE)
             workload.data = rebuild(workload.data, dataset=dataset)
             workload.plan = replace(workload.plan, device_transform=OnDevice(moved))
-
-    def why(self, facts: Facts, value: Value) -> str:
-        loader = facts.workload.loader
-        moved = ", ".join(loader.movable_transforms) if loader else ""
-        return f"{super().why(facts, value)} {moved} can be moved." if moved else super().why(facts, value)

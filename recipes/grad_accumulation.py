@@ -20,7 +20,7 @@ Hugging Face, Efficient training on a single GPU, gradient accumulation. Goyal e
 """
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers, gain_from
+from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
 
 _LEAST_SHARE = 0.02
@@ -36,6 +36,7 @@ class GradAccumulation(Recipe):
     phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
     inside_step = True
     ladder = True
+    saves = {Phase.OPTIMIZER: 0.5, Phase.ZERO_GRAD: 0.5}  # with two batches; tests/gpu/RESULTS.md: 1.00x to 1.03x
     excludes = {"step.cuda_graph": "step.cuda_graph records each step with its update, and step.accumulate skips some"}
     codes = {1: "# every batch makes an update of its own\n"}
     shown = """\
@@ -54,12 +55,6 @@ optimizer.step()
             f"the optimizer and clearing the gradients take {format_percent(shared, digits=1)} of the step, so sharing "
             "them among batches gains nothing; it is worth its price only for a batch that would not fit into memory"
         )
-
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # The update and clearing the gradients, shared by several batches. tests/gpu/RESULTS.md: 1.00x to 1.03x.
-        if facts.profile is None:
-            return 1.02
-        return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         mode = settings.get("compile.mode")

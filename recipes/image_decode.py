@@ -28,13 +28,8 @@ torchvision documentation, Decoding images; Transforming images, Performance con
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.errors import RefusedError
-from advisor.recipe import Components, code_of, gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value
-
-# Share of the time of reading a sample that each value saves: tests/gpu/RESULTS.md. Unitless.
-_SAVED = {"torchvision": 0.3, "reduced": 0.5}
 
 
 class ImageDecode(LoaderRecipe):
@@ -43,34 +38,18 @@ class ImageDecode(LoaderRecipe):
     usual = frozenset({"torchvision"})
     order = 1  # after gpu_transforms, which takes the last transforms as their owner wrote them
     imported = "from advisor.inlined.decoding import decoded"
+    module = "decoding"
+    codes = {"pillow": "# image files are read by the dataset's loader\n"}
+    gain = 1.2
+    saves = {Phase.DATA_WAIT: 0.3}  # tests/gpu/RESULTS.md: of the time of reading a sample; 0.5 by `reduced`
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.decoding_problem:
             return Skip(loader.decoding_problem)
         return little_time_in(facts, self.phases) or ["torchvision", "reduced"]
 
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        saved = _SAVED[str(value)]
-        return max(1.02, gain_from(saved * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.0 + saved / 2
-
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.CHANGED if value == "reduced" else Numerics.CLOSE
 
     def options(self, value: Value) -> Mapping[str, Any]:
         return {} if value == self.default else {"dataset": Expression(f'decoded(loader.dataset, "{value}")')}
-
-    def apply(self, workload: Components, value: Value) -> None:
-        from advisor.inlined.decoding import decoded
-        from advisor.step.loader import rebuild
-
-        if value != self.default and workload.has_loader:
-            try:
-                dataset = decoded(workload.data.dataset, str(value))
-            except ValueError as error:
-                raise RefusedError(str(error)) from error
-            workload.data = rebuild(workload.data, dataset=dataset)
-
-    def code(self, value: Value) -> str:
-        if value == self.default:
-            return "# image files are read by the dataset's loader\n"
-        return code_of("decoding", super().code(value))

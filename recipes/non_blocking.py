@@ -18,7 +18,7 @@ References:
 PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Recipe, gain_from
+from advisor.recipe import CUDA, Recipe
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 
@@ -27,6 +27,8 @@ class NonBlocking(Recipe):
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+    # The host goes on while a batch is copied: 1.20x and 1.09x where copies are large (tests/gpu/RESULTS.md).
+    saves = {Phase.HOST_TO_DEVICE: 0.5}
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
@@ -35,10 +37,6 @@ class NonBlocking(Recipe):
         if not loader.pin_memory:
             return Skip("the loader does not pin its memory, so copies block anyway; pin_memory tries both together")
         return [True]
-
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # The host goes on while a batch is copied: 1.20x and 1.09x where copies are large (tests/gpu/RESULTS.md).
-        return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE) / 2) if facts.profile else 1.02
 
     def code(self, value: Value) -> str:
         flag = ", non_blocking=True" if value else ""

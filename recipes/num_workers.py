@@ -33,11 +33,6 @@ _LEAST_REST = 0.01
 # Time that a worker takes to load and send a batch, over that of loading it alone. A step that waited 16 ms for 77 MB
 # took 39 ms a step with two workers, of which it computed 28 (one H200).
 _SENDING = 2.0
-# Expected speed-up where other programs leave workers no core. Unitless; 0.8 to 1.1 beside two programs on two cores.
-_GAIN_IN_A_CROWD = 1.02
-# Expected speed-ups without workers, and with some, for a TensorDataset. Unitless; on two cores a batch of 64 rows took
-# 0.9 ms without workers and 5 ms with them, and one of 64 images 3 and 10 ms.
-_GAIN_IN_MEMORY, _GAIN_OF_COPIES = 1.2, 1.01
 
 
 class NumWorkers(LoaderRecipe):
@@ -71,13 +66,8 @@ class NumWorkers(LoaderRecipe):
         # workers on JPEG images, 2.87x with 2 on a CPU.
         loader, workers = facts.workload.loader, int(value)
         present = loader.num_workers if loader else 0
-        in_memory = loader is not None and loader.of_tensors
-        if not workers or loader is None:
-            return (_GAIN_IN_MEMORY if in_memory else 0.7) if present else 1.0
-        if in_memory:
-            return _GAIN_OF_COPIES
-        if facts.hardware.host.is_crowded:
-            return _GAIN_IN_A_CROWD
+        if not workers:
+            return 0.7 if present else 1.0
         if facts.profile is None:
             return 1.02 if present else 1.5
         wait = facts.profile.share(Phase.DATA_WAIT)

@@ -55,7 +55,7 @@ class OptimizerMemory(Recipe):
     saves_memory = True
     excludes = {
         key: f"optimizer.state replaces the optimizer that {key} is about"
-        for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer")
+        for key in ("optimizer.implementation", "optimizer.class")
     }
     gains = {"adafactor": 0.95, "8-bit": 1.0}  # tests/gpu/RESULTS.md: 0.94x and 1.06x: it saves memory
 

@@ -66,18 +66,14 @@ class PadBatches(LoaderRecipe):
         return {"collate_fn": padded} if value != self.default else {}
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.inlined.lengths import padding
-        from advisor.step.loader import rebuild
-
-        if value != self.default and workload.has_loader:
-            try:
-                collate = padding(workload.data, int(value))
-            except Exception as error:  # the dataset and the collate function are the user's
-                raise RefusedError(f"the dataset's samples cannot be read by number: {error}") from error
-            if not collate.longest:
-                raise RefusedError("samples from all over the dataset do not show what fills their tails")
-            workload.data = rebuild(workload.data, collate_fn=collate)
-            workload.plan = replace(workload.plan, few_shapes=True)
+        unpadded = workload.data
+        super().apply(workload, value)
+        if workload.data is unpadded:
+            return
+        if not workload.data.collate_fn.longest:
+            workload.data = unpadded
+            raise RefusedError("samples from all over the dataset do not show what fills their tails")
+        workload.plan = replace(workload.plan, few_shapes=True)
 
 
 def _usual(loader: LoaderFacts) -> int:

@@ -59,7 +59,6 @@ fully_shard(model)
         for key, value, reason in (
             ("precision.autocast", "float16", "the gradient scaler of float16 does not see the other ranks' shards"),
             ("model.memory_format", "channels_last", "fully_shard takes no parameters in channels-last format"),
-            ("compile.optimizer", True, "a compiled optimizer step does not take sharded parameters"),
             ("compile.scope", "with_loss", "fully_shard gathers parameters in hooks between model and loss"),
         )
     )

@@ -21,38 +21,25 @@ PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning G
 """
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
+from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
-# Time that starting the workers of an epoch anew takes. s; Linux, forked workers.
-_START_S = 0.1
 
 
 class PersistentWorkers(WorkerRecipe):
     key = "data.persistent_workers"
     usual = frozenset({True})
+    gain = 1.05  # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones
     without_workers = "the loader has no workers that could live on: num_workers tries some first"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.hears_of_epochs:
             return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
-        epoch_s = _epoch_seconds(facts)
-        if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
-            return Skip(f"starting workers takes a small part of an epoch of about {format_seconds(epoch_s)}")
+        if loader.length is not None and facts.profile is not None:
+            # Of an epoch in which no step waits for data.
+            epoch_s = loader.length * facts.profile.step_ms * (1 - facts.profile.share(Phase.DATA_WAIT)) / 1e3
+            if epoch_s > _LONGEST_EPOCH_S:
+                return Skip(f"starting workers takes a small part of an epoch of about {format_seconds(epoch_s)}")
         return [True]
-
-    def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones.
-        epoch_s = _epoch_seconds(facts)
-        return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
-
-
-def _epoch_seconds(facts: Facts) -> float | None:
-    """The seconds of an epoch in which no step waits for data; None if its length is not known."""
-    loader, profile = facts.workload.loader, facts.profile
-    if loader is None or loader.length is None or profile is None:
-        return None
-    return loader.length * profile.step_ms * (1 - profile.share(Phase.DATA_WAIT)) / 1e3

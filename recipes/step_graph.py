@@ -12,9 +12,10 @@ Long kernels hide their launches and gain nothing, and the graph keeps its own m
 wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error names
 the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes, frozen
 parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the loss or the step names,
-and in the attributes of what is found there. A change there records anew. After changing anything else call
-`step.recapture()`. Under float16 the update stays outside the recording, as with optimizers that count on the host.
-Where only the loss makes the host wait, `around_loss` records the model's two passes and runs the loss between them.
+and in the attributes of what is found there. A change there records anew: keep a number that changes often in a tensor.
+After changing anything else call `step.recapture()`. Under float16 the update stays outside the recording, as with
+optimizers that count on the host. Where only the loss makes the host wait, `around_loss` records the model's two passes
+and runs the loss between them.
 
 Numerics:
 exact in inference. close in training: exact with SGD, but Adam and AdamW keep their step count and learning rate on the

@@ -22,19 +22,12 @@ PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tunin
 Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
-from advisor.recipe import Recipe, Stage, gain_from, is_host_bound, lacks_units, runs_in_half, unless_computed
+from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
 _CPU_UNITS = "amx_bf16"
-# Matrix products in the operator table. cuDNN's convolutions and recurrent layers round by default.
-_MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
-# Share of a product's time that TensorFloat-32 saves. Unitless; 0.65 of the step of the transformers of RESULTS.md.
-_SAVED = 0.7
-# Share of the parameters in linear layers from which they may take much of a step. A ResNet-50 has 0.08.
-_MUCH_LINEAR = 0.25
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", *_CONVOLUTIONS)
+_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
 
 
@@ -63,17 +56,8 @@ class Tf32(Recipe):
         return ["high", "medium"] if facts.on_cuda else ["medium"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        profile = facts.profile
         if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
-        if facts.on_cuda and profile is not None and profile.operators and profile.step_ms > 0:
-            products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
-            return gain_from(_SAVED * min(1.0, products_ms / profile.step_ms))
-        workload = facts.workload
-        if facts.on_cuda and workload.has(*_CONVOLUTIONS, "recurrent") and not workload.has("attention"):
-            linear = sum(inputs * outputs * count for inputs, outputs, count in workload.linear_shapes)
-            if linear < _MUCH_LINEAR * max(1, workload.parameters):
-                return 1.0
         # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
         # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3

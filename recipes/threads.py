@@ -22,7 +22,7 @@ from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Expected speed-up where other programs want cores: threads that are not running keep the others waiting. Unitless; a
-# cautious figure: one thread in place of two took 0.1 to 0.25 of the time of small convolutions beside 6 programs.
+# cautious figure: beside nine programs one thread was ten times as fast as two and more (tests/gpu/RESULTS.md).
 _GAIN_IN_A_CROWD = 1.5
 
 

@@ -386,8 +386,7 @@ class Known:
             return True
         if len(added) > 1:
             return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}
-        margin = max((self.plan.catalog.by_key(key).replacement_margin for key in added if key in old), default=1.0)
-        return gain.low > max(1.0, margin) and (not once or gain.ratio >= POLICY.small_gain)
+        return gain.low > 1.0 and (not once or gain.ratio >= POLICY.small_gain)
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""

@@ -1,6 +1,7 @@
 """Attention masks that mask nothing, left out of batches by a collate function, which looks at each batch."""
 
 import copy
+import functools
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -28,6 +29,10 @@ def without_empty_masks(batch: Any) -> Any:
     return kept
 
 
-def collated_without_masks(collate: Callable[[Any], Any], samples: Any) -> Any:
-    """Collate samples into a batch without the masks that mask nothing."""
+def dropping_masks(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A collate function whose batches have no masks that mask nothing; it can be sent to workers."""
+    return functools.partial(_collated, collate)
+
+
+def _collated(collate: Callable[[Any], Any], samples: Any) -> Any:
     return without_empty_masks(collate(samples))

@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def host_info(root: Path = Path("/")) -> HostInfo:
 def usable_cores(root: Path = Path("/")) -> int:
     """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
     affinity = len(os.sched_getaffinity(0))
-    quotas = [quota for folder in _cgroup_folders(root) if (quota := _cpu_quota(folder)) is not None]
+    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
     return max(1, min([affinity, *map(math.ceil, quotas)]))
 
 
@@ -53,40 +53,46 @@ def _memory_limits(root: Path) -> tuple[int, int]:
     """Bytes of memory in total and available, within the limits of the machine and its control groups."""
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    for folder in _cgroup_folders(root):
-        limit = _number(folder / "memory.max")
+    for folder in _cgroup_folders("memory", root):
+        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
         if limit is None or limit >= memory.total:
             continue
-        used = _number(folder / "memory.current") or 0
+        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
         total = min(total, limit)
         # The kernel gives back file cache before the control group runs out.
-        cache = re.search(r"^inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
+        cache = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
         available = min(available, max(0, limit - used + (int(cache[1]) if cache else 0)))
     return total, available
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """Cores that a control group may use, or None when it has no limit."""
+    """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
     quota, _, period = text_of_file(folder / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
     return int(quota) / int(period)
 
 
-def _cgroup_folders(root: Path) -> Sequence[Path]:
-    """The folders of this process's control group and of those above it, in version 2 of control groups.
+def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's control group and of those above it, for versions 2 and 1.
 
     Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
     """
-    mount = root / "sys/fs/cgroup"
-    named = re.search(r"^0::/(.*)$", text_of_file(root / "proc/self/cgroup"), re.M)
-    group = mount / named[1] if named else mount
-    return [folder for folder in (group, *group.parents) if folder.is_relative_to(mount)]
+    mounts = root / "sys/fs/cgroup"
+    for line in text_of_file(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        for mount in (mounts / controller, mounts / controllers) if controllers else (mounts, mounts / "unified"):
+            group = mount / path.strip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
 
 
-def _number(path: Path) -> int | None:
-    word = text_of_file(path).strip()
-    return int(word) if word.isdigit() else None
+def _number(*paths: Path) -> int | None:
+    words = (text_of_file(path).strip() for path in paths)
+    return next((int(word) for word in words if word.isdigit()), None)
 
 
 def text_of_file(path: Path) -> str:

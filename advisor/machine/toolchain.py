@@ -14,17 +14,12 @@ _FOLDERS = (f"{sys.prefix}/lib", "/usr/local/lib", "/opt/intel/oneapi/compiler/l
 
 
 def cannot_compile(facts: Facts) -> Skip | None:
-    """The reason the model cannot be compiled, or None."""
-    if facts.workload.torchscript:
-        return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
-    return missing_compiler(facts)
-
-
-def missing_compiler(facts: Facts) -> Skip | None:
-    """The reason nothing can be compiled for this device, or None.
+    """The reason the model cannot be compiled for this device, or None.
 
     On a GPU Triton compiles the kernels itself, and their launchers with a C compiler. The CPU backend calls g++.
     """
+    if facts.workload.torchscript:
+        return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
     capability = facts.workload.capability
     variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))
     if facts.on_cuda and capability and capability < (7, 0):

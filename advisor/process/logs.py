@@ -1,7 +1,6 @@
-"""The log of a process that runs the user's code: written by it, bounded while it runs, and its last calls read.
+"""The log of a process that runs the user's code: written by it, and its last calls read.
 
-A process writes its stack to its log when it is asked for it. A large log loses its middle, so that it does not fill
-the disk.
+A process writes its stack to its log when it is asked for it.
 """
 
 import contextlib
@@ -10,13 +9,10 @@ import io
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from advisor.figures.formatting import format_bytes
 from advisor.process.streams import Stream
 
 # A process that gets this signal writes its stack to its log, the innermost call first, after this line.
@@ -30,12 +26,6 @@ _LOOKS = 20
 _LOOK_EVERY_S = 0.05
 # Python's own words before the stack of a process that a signal such as SIGSEGV ends.
 _FATAL = "Fatal Python error: "
-# A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
-_MOST_RUNNING = 16 * 2**20
-# Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
-_KEPT = 2**20
-# A program can write some hundred megabytes a second. Seconds.
-_WATCH_EVERY_S = 0.1
 
 
 def redirect_output(log_path: str) -> None:
@@ -122,39 +112,3 @@ def read_end(path: str, length: int) -> str:
     with Path(path).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - length))
         return file.read().decode("utf-8", "replace")
-
-
-@contextlib.contextmanager
-def bounded(path: str) -> Iterator[None]:
-    """Keep a process's log small while the process runs, and smaller after."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_WATCH_EVERY_S):
-            shorten(path, _MOST_RUNNING)
-
-    watcher = threading.Thread(target=watch, name="log-watch", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        shorten(path, _KEPT)
-
-
-def shorten(path: str, most: int) -> None:
-    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
-    with contextlib.suppress(OSError):
-        log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            size = os.fstat(log).st_size
-            if size <= most:
-                return
-            half = min(most, _KEPT) // 2
-            end = os.pread(log, half, size - half)
-            os.ftruncate(log, half)
-            left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
-            os.pwrite(log, left_out.encode() + end, half)
-        finally:
-            os.close(log)

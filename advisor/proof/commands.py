@@ -23,9 +23,9 @@ from advisor.figures.formatting import format_bytes, format_ms, format_seconds
 from advisor.figures.stats import mean_rate
 from advisor.machine.host import CoresInUse
 from advisor.process.household import kill
-from advisor.process.logs import bounded
 from advisor.proof import step_watch
 from advisor.records import Block, Comparison, Verdict
+from advisor.runner.log_files import bounded
 
 # A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
 # blocks count as well. Counts, seconds.

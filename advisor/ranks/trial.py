@@ -26,8 +26,8 @@ from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, mover, tensors_of
+from advisor.step.device_loader import is_loader
 from advisor.step.graph import GraphedStep, captured, refuse_graph
-from advisor.step.prefetch import is_loader
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
 from advisor.trial.main import Stages

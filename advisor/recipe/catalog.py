@@ -29,8 +29,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
-# Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
-GAIN_LIMITS = (0.2, 10.0)
 _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -149,7 +147,7 @@ class Catalog:
         """The speed-up factor that is expected when a recipe's setting changes to ``value``.
 
         ``beside`` are the settings that it joins, over the user's own. The factor is relative to the recipe's value
-        there, so it also holds for exchanging a value and for dropping one. It lies within ``GAIN_LIMITS``.
+        there, so it also holds for exchanging a value and for dropping one.
         """
         recipe = self[recipe_id]
         current = {**facts.workload.current, **(beside or {})}
@@ -157,7 +155,7 @@ class Catalog:
         present = current.get(recipe.key, recipe.default)
         if value == present:
             return 1.0
-        return _within(_within(recipe.expected_gain(joined, value)) / _within(recipe.expected_gain(joined, present)))
+        return recipe.expected_gain(joined, value) / recipe.expected_gain(joined, present)
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload."""
@@ -314,11 +312,6 @@ def _from_rung(values: list[Value], current: Value) -> list[Value]:
         return values
     above = [value for value in numbers if value > current]
     return list(above or reversed(numbers))
-
-
-def _within(gain: float) -> float:
-    low, high = GAIN_LIMITS
-    return min(max(gain, low), high)
 
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:

@@ -5,10 +5,7 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
-import ast
-import contextlib
 import functools
-import inspect
 import re
 import sys
 from collections.abc import Mapping
@@ -122,8 +119,6 @@ class Recipe:
     ``over_ranks``: beside what one GPU gained of it, it is tried again over several.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
-    ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
-    must be in company to replace them.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
@@ -135,6 +130,10 @@ class Recipe:
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
+    ``saves``: the share of a phase's time that it usually saves, by phase: once the phases have been timed, the gain is
+    computed from it.
+    ``here``: for single values why they may help on this workload, with figures of the facts such as
+    ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
     is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
@@ -166,10 +165,11 @@ class Recipe:
     saves_memory: ClassVar[bool] = False
     inside_step: ClassVar[bool] = False
     usual: ClassVar[frozenset[Value]] = frozenset()
-    replacement_margin: ClassVar[float] = 1.0
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
+    saves: ClassVar[Mapping[Phase, float]] = {}
+    here: ClassVar[Mapping[Value, str]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
     conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
@@ -288,6 +288,9 @@ class Recipe:
         """The same for a value that is not the default. Override it where facts decide."""
         if value in self.gains:
             return self.gains[value]
+        if self.saves and facts.profile is not None:
+            saved = sum(share * facts.profile.share(phase) for phase, share in self.saves.items())
+            return max(_GAIN_OF_OTHERS, gain_from(saved))
         if self.gain is not None:
             return self.gain
         return _GAIN_OF_USUAL if self.is_usual(value, facts.workload.mode) else _GAIN_OF_OTHERS
@@ -332,6 +335,8 @@ class Recipe:
 
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
+        if value in self.here and not isinstance(self.candidates(facts), Skip):
+            return self.here[value].format(workload=facts.workload)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile
@@ -436,11 +441,8 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    text = module.__doc__
-    if not text:  # ``python -OO`` leaves docstrings out
-        with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
-            text = ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (text or "").strip())
+    text = (module.__doc__ or "").strip()
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text)
 
 
 def section_of(text: str, heading: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.inlined.code import names_in
 from advisor.recipe import Components, Recipe, Stage, code_of
@@ -56,15 +57,26 @@ class LoaderRecipe(Recipe):
     def options(self, value: Value) -> Mapping[str, Any]:
         """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
 
-        Where code has to compute one, it is an :class:`Expression` of ``loader`` and of what ``code`` defines.
+        Where code has to compute one, it is an :class:`Expression` of ``loader``, ``device`` and the functions of
+        ``module``. The loader stays as it is where there are none.
         """
         return {self.key.partition(".")[2]: value}
 
     def apply(self, workload: Components, value: Value) -> None:
-        if workload.has_loader:
-            workload.data = names_in("loader", "step")["rebuild"](workload.data, **self.options(value))
-            if self.plan_field:
-                super().apply(workload, value)
+        options = self.options(value)
+        if not options or not workload.has_loader:
+            return
+        functions = names_in(self.module) if self.module else {}
+        names = {**functions, "loader": workload.data, "device": workload.plan.device}
+        given = dict(options)
+        try:
+            for name in [name for name, option in options.items() if isinstance(option, Expression)]:
+                given[name] = eval(options[name], names)  # noqa: S307 - our own code
+        except Exception as error:  # the dataset and the collate function are the user's
+            raise RefusedError(str(error) or type(error).__name__) from error
+        workload.data = names_in("loader", "step")["rebuild"](workload.data, **given)
+        if self.plan_field:
+            super().apply(workload, value)
 
     def code(self, value: Value) -> str:
         if value in self.codes:

@@ -17,11 +17,10 @@ class StepPlan:
     ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
     repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
-    as one. ``compile_dynamic``: ``auto``, True or False. ``few_shapes``: batches are padded to few lengths, so ``auto``
-    compiles for each. ``freezing`` (inference): parameters become constants of the
-    compiled code. ``combo_kernels``: independent small kernels are generated as one. Where one of these is set and
-    ``compile_mode`` is not, the model is compiled in the mode ``default``.
-    ``compile_optimizer`` (training): the optimizer's step is compiled.
+    as one. ``few_shapes``: batches are padded to few lengths, and the model is compiled for each. ``freezing``
+    (inference): parameters become constants of the compiled code. ``combo_kernels``: independent small kernels are
+    generated as one. Where a scope or one of the last two is set and ``compile_mode`` is not, the model is compiled in
+    the mode ``default``.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.
     ``create_on_device``: what the model and the loss create without naming a device is created on this one.
@@ -43,9 +42,7 @@ class StepPlan:
     grad_mode: str = "grad"
     compile_mode: str = "none"
     compile_scope: str = "model"
-    compile_dynamic: str | bool = "auto"
     few_shapes: bool = False
-    compile_optimizer: bool = False
     freezing: bool = False
     combo_kernels: bool = False
     clip_norm: float | None = None
@@ -82,15 +79,13 @@ class StepPlan:
     @property
     def compiles_with(self) -> str:
         """The mode of torch.compile for the model; ``none`` if it is not compiled."""
-        asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing or self.combo_kernels
+        asked = self.compile_scope != "model" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
     @property
     def dynamic(self) -> bool | None:
         """The argument ``dynamic`` of torch.compile."""
-        if self.compile_dynamic == "auto":
-            return False if self.few_shapes else None
-        return bool(self.compile_dynamic)
+        return False if self.few_shapes else None
 
     @property
     def converts_batches(self) -> bool:

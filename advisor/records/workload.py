@@ -33,7 +33,6 @@ class LoaderFacts:
     divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)
     hears_of_epochs: bool = False  # the dataset has set_epoch
     workers_problem: str = ""  # why it gets no workers
-    of_tensors: bool = False  # its samples lie in memory as they are, in a TensorDataset
     on_device_problem: str = "it is not known whether its samples can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
     padding_problem: str = ""  # why they cannot be padded further

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from advisor.process.logs import bounded
 from advisor.records import TargetSpec, TrialResult, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder
+from advisor.runner.log_files import bounded
 from advisor.runner.trial_process import GRACE_S, Listener, Trial
 
 

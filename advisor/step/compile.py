@@ -177,7 +177,8 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def compiled_as(model: nn.Module) -> dict[str, Value] | None:
     """The settings that compile a whole model in the way its owner did.
 
-    Empty for a model that is not compiled; None where no setting can say how it was: another backend, other options.
+    Empty for a model that is not compiled; None where no setting can say how it was: another backend, other options,
+    ``dynamic``.
     """
     made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
     if made is None:
@@ -189,12 +190,11 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
         return None
     changed = {name: value for name, value in chosen.items() if value != usual.get(name)}
     mode = next((mode for mode in _MODES if list_mode_options(mode) == changed), None)
-    if mode is None:
-        return None
     # The context that compiles; of a model that was compiled in place only its method knows it.
     context = inspect.getclosurevars(made.get_compiler_config).nonlocals.get("self")
-    dynamic = getattr(context, "_dynamic", None)
-    return {"compile.mode": mode} | ({} if dynamic is None else {"compile.dynamic": bool(dynamic)})
+    if mode is None or getattr(context, "_dynamic", None) is not None:
+        return None
+    return {"compile.mode": mode}
 
 
 def as_written(model: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +169,7 @@ def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str
 
 
 class TensorRates:
-    """Learning rates that are numbers for the loop and tensors for a compiled or captured step.
+    """Learning rates that are numbers for the loop and tensors for a captured step.
 
     A number would become part of such a step. Outside it the groups hold what the loop and its schedulers put there.
     """
@@ -221,26 +221,6 @@ def updates_without_host(optimizer: Any) -> bool:
     before, after = optimizer._optimizer_step_pre_hooks.values(), optimizer._optimizer_step_post_hooks.values()
     has_hooks = any(after) or any(hook is not begin_momenta for hook in before)
     return torch_class(optimizer) is not None and not has_hooks and all(map(on_device, optimizer.param_groups))
-
-
-def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
-    """Return the optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
-
-    A learning rate that is a number would be compiled in, and again when it changes. Of the classes that cannot be
-    capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
-    """
-    takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
-    with_rates = TensorRates(optimizer, device).inside if takes_tensors else nullcontext
-
-    @torch.compile
-    def step() -> None:
-        optimizer.step()
-
-    def run() -> None:
-        with with_rates():
-            step()
-
-    return run
 
 
 def change_class(workload: Components, classes: Collection[str], code: Callable[[], None]) -> None:

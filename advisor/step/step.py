@@ -17,7 +17,7 @@ from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
 from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
-from advisor.step.optimizer import compiled_step, make_capturable, needs_closure, optimizers_in
+from advisor.step.optimizer import make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
 
 Loss = Callable[..., Any] | None
@@ -102,9 +102,8 @@ class TrainStep(Step):
         self._whole: Callable[[Any], Any] | None = None
         if plan.compiles_loss:
             self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model))
-        if plan.compile_optimizer or plan.cuda_graph:
+        if plan.cuda_graph:
             make_capturable(optimizer, self.device)
-        self._step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
         self._begun = 0  # steps
@@ -183,8 +182,7 @@ class TrainStep(Step):
                 self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_norm)
         if self.scaler is None:
-            # Looked up each time: a scheduler that is made later puts a method of its own in place of this one.
-            (self._step or self.optimizer.step)()
+            self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()

@@ -25,10 +25,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
 from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compiled_as, unwrapped
+from advisor.step.device_loader import loop_loader
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
-from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
@@ -23,10 +23,10 @@ from advisor.machine.device import backend_of
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.compile import Models, as_prepared
+from advisor.step.device_loader import without_last_transforms
 from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_device_problem, rebuild, workers_problem
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
-from advisor.step.transforms import without_last_transforms
 from advisor.workloads.batches import resizing_problem
 from advisor.workloads.loop import GivenBatches, Loop, describe
 
@@ -34,11 +34,6 @@ from advisor.workloads.loop import GivenBatches, Loop, describe
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2
 _TINY = 1e-30
 _SINGLE_BYTES = 4
-_ALLOCATORS = {
-    "expandable_segments:True": "expandable_segments",
-    "max_split_size": "max_split_size",
-    "backend:cudaMallocAsync": "cuda_async",
-}
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -134,7 +129,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
-        "memory.allocator": next((value for word, value in _ALLOCATORS.items() if word in allocators), "default"),
+        "memory.allocator": "expandable_segments" if "expandable_segments:True" in allocators else "default",
         "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
     }
     if loop.loader is not None:
@@ -303,7 +298,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         on_device_problem=on_device_problem(loader),
-        of_tensors=type(loader.dataset) is TensorDataset,
         longest=pads.longest,
         padding_problem=padding_problem(step, batches, pads) if pads.longest and step is not None else "",
         decoding_problem=_decoding_problem(loader.dataset),

@@ -16,9 +16,9 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TrialSpec, Value
 from advisor.step.batch import mover
+from advisor.step.device_loader import loop_loader
 from advisor.step.graph import GraphedStep
 from advisor.step.loss import LossCall, LossError, LossForm, describe_loss, form_of
-from advisor.step.prefetch import loop_loader
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.clock import batch_samples

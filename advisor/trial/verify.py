@@ -24,10 +24,10 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.step.batch import mover, splitter, tensors_of
 from advisor.step.compile import Models
+from advisor.step.device_loader import is_loader
 from advisor.step.loader import length_of
 from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
-from advisor.step.prefetch import is_loader
 from advisor.step.step import Step, loss_of_own, mover_of
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up

@@ -91,7 +91,7 @@ def test_hydra_composes_and_makes_what_the_config_says(tmp_path):
 def test_accelerate(tmp_path):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
-    settings = {**TUNED, "compile.scope": "regional", "compile.dynamic": True}
+    settings = {**TUNED, "compile.scope": "regional"}
     path = written("accelerate_default.yaml", tmp_path, settings)
     config = config_args.load_config_from_file(str(path))
     assert config.mixed_precision == "bf16"
@@ -100,7 +100,7 @@ def test_accelerate(tmp_path):
     arguments, defaults, _ = launch._validate_launch_command(arguments)
     assert defaults.dynamo_config == config.dynamo_config
     assert (arguments.mixed_precision, arguments.dynamo_mode) == ("bf16", "max-autotune")
-    assert (arguments.dynamo_use_regional_compilation, arguments.dynamo_use_dynamic) == (True, True)
+    assert arguments.dynamo_use_regional_compilation is True
 
 
 # --- several GPUs -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
 from advisor.runner.trials import Runner
-from advisor.step.prefetch import DeviceLoader, loop_loader
+from advisor.step.device_loader import DeviceLoader, loop_loader
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}

@@ -110,6 +110,12 @@ def rotated(folder):
     return mnist(folder, transforms.Compose([transforms.RandomRotation(10), transforms.ToTensor()]))
 
 
+def relabelled(folder):
+    dataset = mnist(folder)
+    dataset.target_transform = int.__neg__
+    return dataset
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -120,8 +126,9 @@ def rotated(folder):
         (lambda folder: DataLoader(in_color(Own, OLD)), "none of torchvision's"),
         (lambda folder: DataLoader(FakeData(8, transform=OLD)), "does not hold its images in memory"),
         (lambda folder: DataLoader([torch.rand(3)]), "no TensorDataset"),
-        (lambda folder: DataLoader(in_color(CIFAR10, OF_TYPES)), "another one"),
-        (lambda folder: DataLoader(in_color(CIFAR10, FILLED)), "cannot be read from memory"),
+        (lambda folder: DataLoader(relabelled(folder)), "target_transform"),
+        (lambda folder: DataLoader(in_color(CIFAR10, OF_TYPES)), "ToDtype"),
+        (lambda folder: DataLoader(in_color(CIFAR10, FILLED)), "RandomCrop"),
     ],
 )
 def test_other_datasets_are_left_alone(make, said, tmp_path):

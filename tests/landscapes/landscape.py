@@ -25,8 +25,6 @@ SCHEMA = 1
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[2]
 _COMPILE_MODE = "compile.mode"
-# Settings that compile something by themselves; every other one of compilation compiles the model in the usual mode.
-_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer")
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
@@ -106,15 +104,14 @@ def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, 
     """Settings without those that change nothing, and with the mode that a compiled scope implies."""
     present = {key: workload.current.get(key, catalog.by_key(key).default) for key in settings}
     kept = {key: value for key, value in settings.items() if value != present[key] and key != "control.noop"}
-    if any(key.startswith("compile.") and key not in _BESIDE_THE_MODE for key in kept):
+    if any(key.startswith("compile.") for key in kept):
         kept.setdefault(_COMPILE_MODE, "default")
     return Settings(kept)
 
 
 def is_compiled(settings: Mapping[str, Value]) -> bool:
     """Whether canonical settings compile anything."""
-    whole = settings.get("compile.mode", "none") != "none"
-    return whole or bool(settings.get("compile.optimizer"))
+    return settings.get("compile.mode", "none") != "none"
 
 
 def is_graphed(settings: Mapping[str, Value]) -> bool:

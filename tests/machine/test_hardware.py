@@ -201,6 +201,14 @@ def kernel(tmp_path):
     [
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
+        (  # version 1, and a path that is not visible
+            {
+                "proc__self__cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us": "50000",
+                "sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us": "100000",
+            },
+            1,
+        ),
         (  # of a group above
             {
                 "proc__self__cgroup": "0::/pod/container\n",

@@ -9,6 +9,7 @@ from trial_processes import spec_of
 
 from advisor.process import logs
 from advisor.records import Outcome
+from advisor.runner import log_files
 from advisor.runner.trial_process import advice
 from advisor.runner.trials import Runner
 
@@ -19,9 +20,9 @@ def test_the_middle_of_a_long_log_is_cut_out_while_its_process_appends(tmp_path)
     path = tmp_path / "a.log"
     log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     os.write(log, b"first\n" + b"x" * 5 * MIB + b"\nlast")
-    logs.shorten(str(path), 10 * MIB)
+    log_files.shorten(str(path), 10 * MIB)
     assert path.stat().st_size > 5 * MIB
-    logs.shorten(str(path), 4 * MIB)
+    log_files.shorten(str(path), 4 * MIB)
     os.write(log, b" word")
     os.close(log)
     text = path.read_bytes()
@@ -29,7 +30,7 @@ def test_the_middle_of_a_long_log_is_cut_out_while_its_process_appends(tmp_path)
     assert text.endswith(b"\nlast word")
     assert b"4.00 MiB of output are left out here" in text
     assert len(text) < 1.1 * MIB
-    logs.shorten(str(tmp_path / "gone"), 1)
+    log_files.shorten(str(tmp_path / "gone"), 1)
 
 
 LOUD = TINY_TARGET.replace(

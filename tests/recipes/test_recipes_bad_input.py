@@ -21,7 +21,7 @@ from advisor.recipe import CUDA, Components, Recipe
 from advisor.recipe.catalog import Proposals
 from advisor.recipe.plan import StepPlan
 from advisor.records import Facts, Hardware, Mode, TargetSpec
-from advisor.step.prefetch import loop_loader
+from advisor.step.device_loader import loop_loader
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 from advisor.trial.inspection import inspect_loop, versions

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.prefetch import loop_loader
+from advisor.step.device_loader import loop_loader
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.draws import Feed, probe_batches
 

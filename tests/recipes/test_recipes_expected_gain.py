@@ -1,15 +1,13 @@
 """The speed-up that a recipe expects of a value, before it is measured: the order of the search's moves."""
 
-import math
 from dataclasses import replace
 
 import pytest
-from facts import LINEAR, adamw_facts, gpu_facts, host, loader_facts, profile_facts
+from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG, reason
 from test_recipes import FACTS, RECIPES
 
-from advisor.recipe.catalog import GAIN_LIMITS, Catalog
-from advisor.records import Bottleneck, Hardware, Mode, Numerics
+from advisor.records import Bottleneck, Mode, Numerics
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
 PROFILED = {
@@ -34,12 +32,10 @@ def gain(recipe_id, value, facts):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
 def test_a_figure_is_a_believable_factor(recipe):
-    low, high = GAIN_LIMITS
     for name, facts in all_facts():
         for value in recipe.examples:
             figure = recipe.expected_gain(facts, value)
-            assert math.isfinite(figure), (name, value)
-            assert low < figure <= high, (name, value)
+            assert 0.2 < figure <= 10.0, (name, value)
 
 
 def test_no_change_gains_nothing():
@@ -70,18 +66,21 @@ def test_workers_gain_the_time_that_the_step_waits():
     assert gain("num_workers", 2, waits) == pytest.approx(1 / 0.4)
     assert gain("num_workers", 16, waits) == pytest.approx(5.0)
     assert gain("num_workers", 16, gpu_facts(loader=loader)) == 1.5
-    crowded = Hardware(host=host(foreign_cores=30.6))
-    assert gain("num_workers", 2, replace(waits, hardware=crowded)) == 1.02, "other programs leave one core of 32"
-    assert gain("num_workers", 2, replace(waits, hardware=Hardware(host=host(foreign_cores=30.4)))) > 2
     has_some = gpu_facts(loader=loader_facts(num_workers=4), current={"data.num_workers": 4})
     assert gain("num_workers", 16, has_some) == 1.0
 
 
+def test_the_time_that_is_usually_saved_of_a_phase_is_gained():
+    copies = profile_facts(phases={"host-to-device": 50.0, "forward": 50.0})
+    facts = gpu_facts(loader=loader_facts(), profile=copies)
+    assert gain("gpu_prefetch", True, facts) == pytest.approx(2.0)
+    assert gain("pin_memory", True, facts) == pytest.approx(1 / (1 - 0.7 * 0.5))
+    assert gain("gpu_transforms", True, facts) == 1.02, "no step waits for data"
+    assert gain("pin_memory", True, gpu_facts(loader=loader_facts())) == 1.1, "no phase was timed"
+
+
 CAPTURED, COMPILED = {"step.cuda_graph": True}, {"compile.mode": "default"}
 SMALL, LARGE = gpu_facts(parameters=1_000_000), gpu_facts(families=LINEAR, parameters=100_000_000)
-CONVOLUTIONS = {"conv2d": 53, "linear": 1, "batch_norm": 53}
-FEW_LINEAR = {"parameters": 25_000_000, "linear_shapes": ((2048, 1000, 1),)}
-MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
 
 
 @pytest.mark.parametrize(
@@ -90,12 +89,9 @@ MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
         # Autocast pays on small models once the step is captured.
         ("autocast", "bfloat16", SMALL, {}, 1.1),
         ("autocast", "bfloat16", SMALL, CAPTURED, 1.5),
-        # TensorFloat-32 is nothing beside half precision, nor for layers that round by default.
+        # TensorFloat-32 is nothing beside half precision.
         ("tf32", "high", LARGE, {}, 1.3),
         ("tf32", "high", LARGE, BF16, 1.0),
-        ("tf32", "high", gpu_facts(families=CONVOLUTIONS, **FEW_LINEAR), {}, 1.0),
-        ("tf32", "high", gpu_facts(families={"recurrent": 2, "conv1d": 1}, **FEW_LINEAR), {}, 1.0),
-        ("tf32", "high", gpu_facts(families={"conv1d": 16, "linear": 96}, **MANY_LINEAR), {}, 1.3),
         # A vocabulary is worth padding, a layer of few outputs is not.
         ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 50257),)), {}, 1.06),
         ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 65),)), {}, 1.0),
@@ -106,22 +102,6 @@ MANY_LINEAR = {"parameters": 30_000_000, "linear_shapes": ((512, 512, 96),)}
 )
 def test_what_else_is_on_and_what_the_model_is_made_of_decide(recipe_id, value, facts, beside, expected):
     assert CATALOG.expected_gain(recipe_id, facts, value, beside) == pytest.approx(expected)
-
-
-class Strange:
-    """A recipe of somebody else, as far as its figure is concerned."""
-
-    def __init__(self, figure):
-        self.figure, self.key, self.default = figure, "strange.key", 0
-
-    def expected_gain(self, facts, value):
-        return self.figure if value else 1.0
-
-
-@pytest.mark.parametrize(("figure", "expected"), [(1e9, 10.0), (-3, 0.2)])
-def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
-    found = Catalog({"strange": Strange(figure)}).expected_gain("strange", gpu_facts(), 1)
-    assert found == expected
 
 
 @pytest.mark.parametrize("recipe_id", ["create_on_device", "eval_no_grad"])

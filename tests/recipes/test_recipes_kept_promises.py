@@ -16,8 +16,8 @@ from advisor.errors import UsageError
 from advisor.recipe import Components, Stage
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Numerics
+from advisor.step.device_loader import loop_loader
 from advisor.step.graph import captured
-from advisor.step.prefetch import loop_loader
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
@@ -30,7 +30,6 @@ HALF_ROUNDING = 2.0**-11  # of float16; TensorFloat-32 has the same
 # Settings that take parameters or buffers out of a model.
 LEAVES_STATE_OUT = {"model.conv_bias_before_norm", "model.fold_batch_norm"}
 OF_WORKERS = ("persistent_workers", "prefetch")
-OF_ADAM = ("compile_optimizer", "optimizer_memory")
 # What cannot run here, and how that is said.
 IMPOSSIBLE = {
     ("gpu_transforms", True): "the dataset's attribute transform does not end in a transform",
@@ -41,7 +40,7 @@ IMPOSSIBLE = {
 }
 OF_A_GPU = {("step_graph", True), ("step_graph", "around_loss")}
 # With generated code on the CPU: tests/loops, and tests/recipes/compile, where the others are traced.
-COMPILED_ELSEWHERE = ("compile", "compile_dynamic", "compile_optimizer", "compile_scope", "cpu_freeze")
+COMPILED_ELSEWHERE = ("compile", "compile_scope", "cpu_freeze")
 COMPILES = (pytest.mark.compile, pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"))
 
 
@@ -159,10 +158,14 @@ def check_promise(recipe, value, mode, *, device="cpu", spread=0.0):
     """A value keeps the promise of its recipe; ``spread`` is what two runs without it differ by."""
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
-    if reason := refusal(recipe, value, components(mode, adam=recipe.id in OF_ADAM, device=device)):
+    if reason := refusal(recipe, value, components(mode, adam=recipe.id == "optimizer_memory", device=device)):
         pytest.skip(reason)
     beside = (("data.num_workers", 1),) if recipe.id in OF_WORKERS else ()
-    options = {"adam": recipe.id in OF_ADAM, "make_model": Small if recipe.expensive else Net, "device": device}
+    options = {
+        "adam": recipe.id == "optimizer_memory",
+        "make_model": Small if recipe.expensive else Net,
+        "device": device,
+    }
     want = without(mode, beside, **options)
     have = run(mode, (*beside, (recipe.key, value)), **options)
     promise = Numerics.EXACT if value == recipe.default else recipe.numerics_of(value, mode)

@@ -13,8 +13,7 @@ from advisor.errors import RefusedError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.prefetch import loop_loader
-from advisor.step.transforms import without_last_transforms
+from advisor.step.device_loader import loop_loader, without_last_transforms
 
 NORMALISE = v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])
 TAIL = [v2.ToDtype(torch.float32, scale=True), NORMALISE]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe.plan import StepPlan
-from advisor.step.prefetch import loop_loader
+from advisor.step.device_loader import loop_loader
 from advisor.step.tuning import Tuning
 
 TEXT = (Path(__file__).parents[2] / "docs" / "own-loop.md").read_text(encoding="utf-8")

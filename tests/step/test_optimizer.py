@@ -319,14 +319,6 @@ def test_a_group_added_later_and_a_rate_that_is_a_tensor():
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.75, 2.0]
 
 
-def test_only_steps_of_torch_are_compiled():
-    weight = torch.nn.Parameter(torch.ones(2))
-    plan = StepPlan(mode="train", device="cpu")
-    CATALOG["compile_optimizer"].apply(Components(None, torch.optim.SGD([weight]), None, plan), True)
-    with pytest.raises(RefusedError, match="OwnStep has its own step"):
-        CATALOG["compile_optimizer"].apply(Components(None, OwnStep([weight]), None, plan), True)
-
-
 # --- facts ----------------------------------------------------------------------------------------------------
 
 

@@ -200,7 +200,7 @@ def _accelerate(config: Wanted) -> Iterator[Phrase]:
     if config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
         left_out.add("precision.autocast")
     if config.settings.get("compile.mode") in (None, "none"):
-        left_out |= {"compile.scope", "compile.dynamic"}
+        left_out.add("compile.scope")
     rules = table().programs[ConfigKind.ACCELERATE].rules
     yield from config.by({key: rule for key, rule in rules.items() if key not in left_out})
     if isinstance(config.get("fsdp_config"), dict):

@@ -15,8 +15,8 @@ from advisor.errors import RefusedError, TargetError
 from advisor.files.paths import is_library
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
+from advisor.step.device_loader import is_loader, loop_loader
 from advisor.step.loader import length_of, rebuild
-from advisor.step.prefetch import is_loader, loop_loader
 from advisor.workloads.batches import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import describe

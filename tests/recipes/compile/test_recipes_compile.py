@@ -9,7 +9,6 @@ from compiled_models import (
     both_ways,
     by_apply,
     gradients_of,
-    losses_of,
     own_blocks,
     parts,
     pytorchs_blocks,
@@ -71,7 +70,7 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
 
     model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 13))))
     before = torch._dynamo.config.recompile_limit
-    model = applied(model, {"compile.scope": "regional", "compile.dynamic": False}, Mode.INFER).model
+    model = applied(model, {"compile.scope": "regional"}, Mode.INFER).model
     with torch.no_grad():
         torch.testing.assert_close(model(torch.ones(2, 4)), reference(torch.ones(2, 4)))
     assert counters["frames"]["ok"] == 9 > before
@@ -88,7 +87,6 @@ def test_regions_train_as_the_eager_model_does(eager_backend):
 def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
     for settings, mode in (
         ({"compile.scope": "regional"}, "default"),
-        ({"compile.dynamic": True}, "default"),
         ({"compile.freezing": True}, "default"),
         ({"compile.scope": "regional", "compile.mode": "reduce-overhead"}, "reduce-overhead"),
         ({"compile.scope": "with_loss"}, "default"),
@@ -176,40 +174,6 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(monkey
     assert all(torch.Tag.pointwise in operator.tags for operator in called)
     with torch.no_grad():
         torch.testing.assert_close(changed.eval()(inputs), reference.eval()(inputs))
-
-
-# --- compile.dynamic ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("value", "graphs"), [("auto", 2), (True, 1), (False, 3)])
-def test_how_often_three_lengths_compile(value, graphs, eager_backend):
-    settings = {"compile.mode": "default", "compile.dynamic": value}
-    model, reference = twin(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
-    model = applied(model, settings, Mode.INFER).model
-    with torch.no_grad():
-        for length in (3, 5, 7):
-            torch.testing.assert_close(model(torch.ones(length, 8)), reference(torch.ones(length, 8)))
-    assert counters["frames"]["ok"] == graphs
-
-
-# --- compile.optimizer ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
-def test_a_compiled_optimizer_trains_as_the_eager_one_and_a_schedule_compiles_nothing_again(optimizer, eager_backend):
-    losses, compiled = [], []
-    for model, settings in zip(twin(own_blocks), ({}, {"compile.optimizer": True}), strict=True):
-        components = applied(model, settings, optimizer=optimizer)
-        step = make_step(components, nn.CrossEntropyLoss())
-        schedule = torch.optim.lr_scheduler.ExponentialLR(components.optimizer, 0.5)
-        losses.append([])
-        for _ in range(6):
-            losses[-1] += losses_of(step, 1)
-            schedule.step()
-            compiled.append(counters["frames"]["total"])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert compiled[5] == 0 < compiled[8] == compiled[-1]
-    assert components.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 64)
 
 
 # --- compile.freezing -----------------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""The size of a process's log: a large one loses its middle, so that it does not fill the disk."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from advisor.figures.formatting import format_bytes
+
+# A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
+_MOST_RUNNING = 16 * 2**20
+# Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
+_KEPT = 2**20
+# A program can write some hundred megabytes a second. Seconds.
+_WATCH_EVERY_S = 0.1
+
+
+@contextlib.contextmanager
+def bounded(path: str) -> Iterator[None]:
+    """Keep a process's log small while the process runs, and smaller after."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_WATCH_EVERY_S):
+            shorten(path, _MOST_RUNNING)
+
+    watcher = threading.Thread(target=watch, name="log-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        shorten(path, _KEPT)
+
+
+def shorten(path: str, most: int) -> None:
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
+    with contextlib.suppress(OSError):
+        log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(log).st_size
+            if size <= most:
+                return
+            half = min(most, _KEPT) // 2
+            end = os.pread(log, half, size - half)
+            os.ftruncate(log, half)
+            left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
+            os.pwrite(log, left_out.encode() + end, half)
+        finally:
+            os.close(log)
