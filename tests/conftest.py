@@ -32,7 +32,9 @@ MEASURE_S = 0.5
 TIERS = ("process", "compile", "app")
 # These have to be asked for with -m.
 ON_DEMAND = ("gpu", "fuzz", "faults")
-MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed"))
+# Those that the last run skipped, for want of a package.
+SKIPPED_BEFORE = "skipped_before"
+MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed", SKIPPED_BEFORE))
 # From so many tests that fork on, it pays that forks are cheap.
 MANY_FORKS = 50
 # Files whose few tests take a minute and more.
@@ -48,7 +50,7 @@ FORKING = (
 )
 FIRST = (*LONG, *FORKING)
 
-WANTED = pytest.StashKey()
+WANTED, SKIPPED = pytest.StashKey(), pytest.StashKey()
 NO_TRACEBACK = types.SimpleNamespace(format_stack=list)
 
 
@@ -78,8 +80,10 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session):
     """Collect no garbage meanwhile: the tests' imports leave none, and make objects by the hundred thousand."""
+    cache = getattr(session.config, "cache", None)  # which -p no:cacheprovider leaves out
+    session.config.stash[SKIPPED] = frozenset(cache.get(SKIPPED_BEFORE, ()) if cache else ())
     gc.disable()
     try:
         return (yield)
@@ -100,14 +104,13 @@ def pytest_collection_finish(session):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Count the skipped tests by reason, and list them in a file that pytest reads: @.pytest_cache/d/skipped/tests."""
+    """Count the skipped tests by reason, and keep their names for the next run, where ``-m skipped_before`` asks."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(re.sub(r"^Skipped: (could not import '[^']*': )?", "", test.longrepr[2]) for test in skipped)
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:4d} skipped: {reason}")
     if cache := getattr(config, "cache", None):
-        names = sorted({test.nodeid for test in skipped})
-        (cache.mkdir("skipped") / "tests").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+        cache.set(SKIPPED_BEFORE, sorted({test.nodeid for test in skipped}))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -173,6 +176,8 @@ def pytest_ignore_collect(collection_path, config):
     if not collection_path.match("test_*.py") or names - MARKERS:
         return None
     own, named = _tiers_of(collection_path)
+    if any(TESTS.parent / name.partition("::")[0] == collection_path for name in config.stash[SKIPPED]):
+        named |= {SKIPPED_BEFORE}
     some = itertools.chain.from_iterable(itertools.combinations(named, count) for count in range(len(named) + 1))
     return None if any(config.stash[WANTED].evaluate(own.union(names).__contains__) for names in some) else True
 
@@ -185,7 +190,7 @@ def _tiers_of(path):
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Mark each test with the tier of its folder, and order the files; a tier's marker is in the test's own file.
 
     Two processes take a file each in turn (``--dist loadfile --no-loadscope-reorder``): what is long would end alone.
@@ -198,6 +203,8 @@ def pytest_collection_modifyitems(items):
                 raise pytest.UsageError(f"{item.nodeid} is marked {elsewhere}, but not in its file: mark it there")
             for tier in own:
                 item.add_marker(tier)
+            if config.stash[SKIPPED].intersection((item.nodeid, item.nodeid.partition("::")[0])):
+                item.add_marker(SKIPPED_BEFORE)
 
 
 @pytest.fixture(scope="session")

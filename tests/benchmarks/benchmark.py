@@ -14,16 +14,15 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from catalogue import SMALL_NAMES, WORKLOADS, Options, chosen
-from lanes import measure_in_lanes
+from catalogue import WORKLOADS, Options, Workload, chosen
+from lanes import Lane, run_lanes
+from measure import measure
 from tables import document
-
-# Seconds beyond the budget after which a workload counts as hanging.
-WORKLOAD_PATIENCE_S = 420.0
 
 
 def main() -> None:
@@ -42,18 +41,31 @@ def main() -> None:
             command=shlex.join(["python", *sys.argv]),
             timed_s=arguments.timed,
             reuse=arguments.goes_on,
-            small=arguments.small,
         )
-        not_started = measure_in_lanes(
-            [one for one in arguments.chosen if not (options.reuse and _read(options.file_of(one)).get("finished"))],
-            options,
-            lanes=min(arguments.lanes, len(arguments.chosen)),
-            within_s=arguments.within,
-            limit_s=arguments.budget + WORKLOAD_PATIENCE_S,
-        )
+        wanted = [
+            one for one in arguments.chosen if not (options.reuse and _read(options.file_of(one)).get("finished"))
+        ]
+        not_started = _measure(wanted, options, min(arguments.lanes, len(arguments.chosen)), arguments.within)
     print(_document(map(options.file_of, arguments.chosen)))
     if not_started:
         print(f"\nNot started for lack of time: {' '.join(workload.name for workload in not_started)}")
+
+
+def _measure(workloads: list[Workload], options: Options, lanes: int, within_s: float) -> list[Workload]:
+    """Measure workloads, the longest first; return those that would not have ended within ``within_s``, not started."""
+    started, not_started = time.monotonic(), []
+
+    def task(workload: Workload) -> Callable[[Lane], None]:
+        def run(lane: Lane) -> None:
+            if time.monotonic() - started + options.budget_s + workload.timing_s > within_s:
+                not_started.append(workload)
+            else:
+                measure(workload, options, lane)
+
+        return run
+
+    run_lanes([task(workload) for workload in sorted(workloads, key=lambda one: -one.timing_s)], lanes)
+    return not_started
 
 
 def _document(files: Iterable[Path]) -> str:
@@ -81,13 +93,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--continue", dest="goes_on", action="store_true", help="measure only unfinished workloads")
     parser.add_argument("--timed", type=float, default=1.0, metavar="S", help="seconds timed in each process (1)")
-    parser.add_argument("--small", action="store_true", help="some at small sizes, to try this out without a GPU")
     arguments = parser.parse_args()
-    among = SMALL_NAMES if arguments.small else WORKLOADS
     try:
-        arguments.chosen = chosen(arguments.workloads, among=among)
+        arguments.chosen = chosen(arguments.workloads)
     except KeyError as error:
-        parser.error(f"there is no workload or family {error.args[0]!r}; there are {', '.join(among)}")
+        parser.error(f"there is no workload or family {error.args[0]!r}; there are {', '.join(WORKLOADS)}")
     return arguments
 
 

@@ -3,19 +3,17 @@
 python tests/benchmarks/by_name.py --lanes 8 --within 570 [NAME ...]
 python tests/benchmarks/by_name.py --render
 
-Rows collect in by_name.csv, one for each model, mode and GPU; models that were measured are left out, so that the first
-command can be repeated until all are. Both write docs/results.md anew.
+Rows collect in by_name.json, one for each model, mode and GPU; models that were measured are left out, so that the
+first command can be repeated until all are. Both write docs/results.md anew.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import itertools
 import json
 import math
-import os
 import sys
 import tempfile
 import threading
@@ -25,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import HERE, ROOT
-from lanes import cores_of, environment_of, run_lanes, say
-from processes import FailedError
-from session import PATIENCE_S, run_command
+from lanes import Lane, run_lanes
+from processes import FailedError, run_command
+from session import PATIENCE_S
 from tables import one_line, table
 
-ROWS, PAGE = HERE / "by_name.csv", ROOT / "docs" / "results.md"
+ROWS, PAGE = HERE / "by_name.json", ROOT / "docs" / "results.md"
 TIMM = """
     resnet18 resnet50 resnet101 resnext50_32x4d seresnet50 regnety_016 densenet121 efficientnet_b0 efficientnet_b2
     tf_efficientnetv2_s mobilenetv3_large_100 mobilevit_s ghostnet_100 convnext_tiny convnext_base convnextv2_tiny
@@ -58,8 +56,6 @@ COMPILED = {
     "infer": "precision.autocast: bfloat16\ncompile.mode: default\ninfer.grad: no_grad\n",
 }
 KEY = ("model", "mode", "hardware")
-FIGURES = ("batch", "as_written_ms", "compiled_speedup", "speedup", "ci_low", "ci_high", "bytes_before", "bytes_after")
-FIELDS = (*KEY, "versions", "date", "budget_s", *FIGURES, "settings", "failed")
 HEAD = """# Models by name
 
 Each row is a session on a model by its name, in one mode: the step as the library builds the model, the speed-up with
@@ -72,19 +68,14 @@ COLUMNS = ("model", "mode", "batch", "as written", "bf16, compiled", "found", "m
 Row = dict[str, Any]
 
 
-def measured(target: str, mode: str, budget_s: int, lane: tuple[int, int], folder: Path) -> Row:
-    """A row: a session of the target, and a check of the settings that every reader would have tried.
-
-    ``lane`` is the number of the lane, and how many there are.
-    """
+def measured(target: str, mode: str, budget_s: int, lane: Lane, folder: Path) -> Row:
+    """A row: a session of the target, and a check of the settings that every reader would have tried."""
     files = folder / f"{target}-{mode}".replace("/", "-")
     report, compiled = files.with_suffix(".json"), files.with_suffix(".yaml")
     compiled.write_text(COMPILED[mode], encoding="utf-8")
-    environment = {**os.environ, **environment_of(*lane), "PERF_ADVISOR_STATE": str(folder / f"state-{lane[0]}")}
+    environment = {**lane.environment, "PERF_ADVISOR_STATE": str(folder / f"state-{lane.number}")}
     limit_s = budget_s + PATIENCE_S
-    command = [sys.executable, "-m", "advisor"]
-    if cores := cores_of(*lane):
-        command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
+    command = [*lane.prefix, sys.executable, "-m", "advisor"]
     options = ["--mode", mode, "--budget", f"{budget_s}s"]
     row: Row = {"model": target, "mode": mode, "date": datetime.date.today().isoformat(), "budget_s": budget_s}
     session = [*command, target, *options, "--headless", "--no-verify", "--skip", "batch_size", "--json", str(report)]
@@ -122,19 +113,14 @@ def _of_report(report: Row) -> Row:
 
 def read_rows() -> dict[tuple[str, ...], Row]:
     """The rows that were measured, by model, mode and hardware."""
-    if not ROWS.exists():
-        return {}
-    with ROWS.open(encoding="utf-8", newline="") as file:
-        return {tuple(row[name] for name in KEY): row for row in csv.DictReader(file)}
+    rows = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else []
+    return {tuple(row.get(name) or "" for name in KEY): row for row in rows}
 
 
 def write_rows(rows: Iterable[Row]) -> None:
     """Write all rows, and the page."""
     rows = sorted(rows, key=lambda row: [row.get(name) or "" for name in KEY])
-    with ROWS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows(rows)
+    ROWS.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     PAGE.write_text(page(rows), encoding="utf-8")
 
 
@@ -177,15 +163,15 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="measure nothing: write the page")
     given = parser.parse_args()
     rows, lock, ends = read_rows(), threading.Lock(), time.monotonic() + given.within
-    known = {(row["model"], row["mode"]) for row in rows.values() if not row["failed"]}
+    known = {(row["model"], row["mode"]) for row in rows.values() if not row.get("failed")}
 
-    def measure(target: str, mode: str, lane: int, folder: Path) -> None:
+    def measure(target: str, mode: str, lane: Lane, folder: Path) -> None:
         if time.monotonic() + 2 * given.budget > ends:
             return
-        row = measured(target, mode, given.budget, (lane, given.lanes), folder)
-        say(lane, f"{target} {mode}", row.get("failed") or f"{row.get('speedup')}x")
+        row = measured(target, mode, given.budget, lane, folder)
+        lane.say(f"{target} {mode}", row.get("failed") or f"{row.get('speedup')}x")
         with lock:
-            rows[tuple(row.get(name, "") for name in KEY)] = row
+            rows[tuple(row.get(name) or "" for name in KEY)] = row
             write_rows(rows.values())
 
     wanted = [] if given.render else [one for one in itertools.product(given.targets, MODES) if one not in known]

@@ -1,19 +1,11 @@
 """The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SMALL = HERE / "small.py"
-# Those that have a small form: one for each form of a loss and of data, and each change that is made by hand.
-SMALL_NAMES = (
-    *("small_resnet18", "r3d", "bert", "llama", "lstm", "autoencoder", "jpeg", "jpeg128", "mlp12", "physics"),
-    *("infer1", "bert_infer8"),
-)
-SMALL_BATCH = 2
 # Usual seconds that timing all variants of a workload takes on a GPU, compilation included. Estimated.
 TIMING_S, LONG_TIMING_S = 60, 110
 
@@ -74,7 +66,6 @@ class Options:
     timed_s: float = 1.0
     limit_s: float = 150.0
     reuse: bool = False
-    small: bool = False
 
     def file_of(self, workload: Workload) -> Path:
         """The file of a workload's result."""
@@ -86,67 +77,70 @@ WORKLOADS = {
     for workload in (
         _gpu("resnet50", "ResNet-50, batch 64", "classification"),
         _gpu("small_resnet18", "ResNet-18, 32x32, batch 128", "classification"),
-        _own("mobilenet", "MobileNetV3, batch 128", "classification"),
-        _own("fcos", "FCOS detector, 256x256", "detection", timing_s=LONG_TIMING_S),
-        _own("fcn", "FCN on ResNet-50, 256x256", "segmentation"),
-        _own("r3d", "3-D ResNet-18, 16 frames", "video"),
+        _own("mobilenet", "MobileNetV3, batch 128", "classification", target="vision:mobilenet"),
+        _own("fcos", "FCOS detector, 256x256", "detection", timing_s=LONG_TIMING_S, target="vision:fcos"),
+        _own("fcn", "FCN on ResNet-50, 256x256", "segmentation", target="vision:fcn"),
+        _own("r3d", "3-D ResNet-18, 16 frames", "video", target="vision:r3d"),
         _own("convnext", "ConvNeXt-tiny", "timm", target="timm_models:convnext"),
         _own("mobile_rmsprop", "mobile network, RMSprop", "timm", timing_s=LONG_TIMING_S, target="timm_models:mobile"),
         _own("vit", "ViT-S", "timm", target="timm_models:vit"),
         _gpu("encoder", "transformer encoder", "encoder"),
-        _own("bert", "BERT-base", "encoder"),
+        _own("bert", "BERT-base", "encoder", target="hugging_face:bert"),
         _gpu("gpt2", "GPT-2 with dropout", "decoder"),
-        _own("llama", "Llama, 8 layers", "decoder"),
-        _own("t5", "T5-small", "encoder-decoder", timing_s=LONG_TIMING_S),
-        _own("conformer", "Conformer", "audio", timing_s=LONG_TIMING_S),
-        _own("wav2vec2", "wav2vec 2.0, 6 layers", "audio"),
+        _own("llama", "Llama, 8 layers", "decoder", target="hugging_face:llama"),
+        _own("t5", "T5-small", "encoder-decoder", timing_s=LONG_TIMING_S, target="hugging_face:t5"),
+        _own("conformer", "Conformer", "audio", timing_s=LONG_TIMING_S, target="sound:conformer"),
+        _own("wav2vec2", "wav2vec 2.0, 6 layers", "audio", target="sound:wav2vec2"),
         _own("sage", "GraphSAGE, 1 million edges", "graph"),
-        _own("lstm", "LSTM language model", "recurrent"),
+        _own("lstm", "LSTM language model", "recurrent", target="sequences:lstm"),
         _gpu("recommender", "recommender", "recommender"),
         _own("bags", "click model with embedding bags", "recommender"),
         _gpu("autoencoder", "convolutional autoencoder", "autoencoder"),
         _gpu("jpeg", "ResNet-18 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S),
         _gpu("jpeg128", "MobileNetV3 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, target="jpeg:mobile"),
         _gpu("mlp12", "12-block MLP", "host-bound"),
-        _own("tiny_transformer", "tiny transformer", "host-bound"),
+        _own("tiny_transformer", "tiny transformer", "host-bound", target="sequences:tiny_transformer"),
         _own("diffusion", "diffusion U-Net, 32x32", "diffusion"),
         _own("unet3d", "3-D U-Net, 64x64x64", "segmentation"),
-        _own("contrastive", "ResNet-18, two views", "contrastive"),
+        _own("contrastive", "ResNet-18, two views", "contrastive", target="vision:contrastive"),
         _own("edsr", "super-resolution, 96x96", "super-resolution"),
         _own("pointnet", "PointNet, 1024 points", "point clouds"),
         _own("mixture", "decoder with a mixture of experts", "decoder"),
         _own("fourier", "Fourier neural operator", "operators"),
         _own("physics", "physics-informed network", "physics"),
         _own("swin", "Swin-tiny", "timm", timing_s=LONG_TIMING_S, target="timm_models:swin"),
-        _own("tagger", "tagger over packed sequences", "recurrent"),
-        _own("augmented", "ResNet-18, images changed in Python", "input pipeline"),
+        _own("tagger", "tagger over packed sequences", "recurrent", target="sequences:tagger"),
+        _own("augmented", "ResNet-18, images changed in Python", "input pipeline", target="vision:augmented"),
         _gpu("infer1", "ResNet-50 inference, batch 1", "inference", target="resnet50", batch_size=1),
         _gpu("infer128", "ResNet-50 inference, batch 128", "inference", target="resnet50", batch_size=128),
-        _own("mobilenet_infer1", "MobileNetV3 inference, batch 1", "inference", target="mobilenet", batch_size=1),
-        _own("mobilenet_infer256", "MobileNetV3 inference, batch 256", "inference", target="mobilenet", batch_size=256),
+        _own(
+            "mobilenet_infer1", "MobileNetV3 inference, batch 1", "inference", target="vision:mobilenet", batch_size=1
+        ),
+        _own(
+            "mobilenet_infer256",
+            "MobileNetV3 inference, batch 256",
+            "inference",
+            target="vision:mobilenet",
+            batch_size=256,
+        ),
         _own("vit_infer1", "ViT-S inference, batch 1", "inference", target="timm_models:vit", batch_size=1),
         _own("vit_infer128", "ViT-S inference, batch 128", "inference", target="timm_models:vit", batch_size=128),
-        _own("bert_infer1", "BERT-base inference, batch 1", "inference", target="bert:serve", batch_size=1),
-        _own("bert_infer8", "BERT-base inference, batch 8", "inference", target="bert:serve", batch_size=8),
+        _own(
+            "bert_infer1", "BERT-base inference, batch 1", "inference", target="hugging_face:bert_serve", batch_size=1
+        ),
+        _own(
+            "bert_infer8", "BERT-base inference, batch 8", "inference", target="hugging_face:bert_serve", batch_size=8
+        ),
     )
 }
 
 
-def chosen(names: list[str], *, among: Collection[str] = WORKLOADS) -> list[Workload]:
+def chosen(names: list[str]) -> list[Workload]:
     """The workloads of these names or families, all when there are none. Raises KeyError with an unknown one."""
-    there = [workload for workload in WORKLOADS.values() if workload.name in among]
     wanted: dict[str, Workload] = {}
-    for name in names or among:
-        found = [workload for workload in there if name in (workload.name, workload.family)]
+    for name in names or WORKLOADS:
+        found = [workload for workload in WORKLOADS.values() if name in (workload.name, workload.family)]
         if not found:
             raise KeyError(name)
         wanted.update({workload.name: workload for workload in found})
     return list(wanted.values())
-
-
-def small(workload: Workload) -> Workload:
-    """The same workload at a size for a machine without a GPU."""
-    attribute = workload.target.rpartition(":")[2]
-    name = workload.file.stem if attribute == "build" else f"{workload.file.stem}_{attribute}"
-    batch_size = None if workload.trains else min(workload.batch_size or 1, SMALL_BATCH)
-    return replace(workload, title=f"{workload.title}, small", target=f"{SMALL}:{name}", batch_size=batch_size)

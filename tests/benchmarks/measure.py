@@ -1,4 +1,7 @@
-"""One workload, measured from start to end: the session, then all variants in turn, each in a process of its own."""
+"""One workload, measured from start to end: the session, then all variants in turn, each in an interpreter of its own.
+
+python tests/benchmarks/measure.py times a variant for the benchmark; see ``main``.
+"""
 
 from __future__ import annotations
 
@@ -8,51 +11,51 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import experts
 import script
 import torch
-import torch._dynamo  # imported once, here, and not in each process
 import variants
-from catalogue import Options, Workload, small
+from catalogue import WORKLOADS, Options, Workload
+from expert import Choices
+from lanes import Lane
 from plain import time_loop
-from processes import FailedError, TooSlowError, in_one_line, run_apart
+from processes import FailedError, TooSlowError, in_one_line, run_command
 from session import run_session
-from small import module_of
 from tables import ADVISOR, BASELINE
 
 import advisor
 from advisor.recipe.catalog import load_catalog
 
 
-def measure(workload: Workload, options: Options, say: Callable[[str], None]) -> None:
-    """Measure a workload; one that cannot be measured is a row with its reason."""
-    measurement = Measurement(workload, options, say)
+def measure(workload: Workload, options: Options, lane: Lane) -> None:
+    """Measure a workload on a lane; one that cannot be measured is a row with its reason."""
+    measurement = Measurement(workload, options, lane)
     try:
         measurement.run()
     except Exception as error:
-        say(in_one_line(error))
+        measurement.say(in_one_line(error))
         measurement.result["failed"] = in_one_line(error)
     measurement.write()
+    shutil.rmtree(measurement.caches, ignore_errors=True)
 
 
 class Measurement:
     """One workload. Its result is written after each step."""
 
-    def __init__(self, workload: Workload, options: Options, say: Callable[[str], None]) -> None:
-        self.workload = small(workload) if options.small else workload
-        self.options = options
-        self.say = say
+    def __init__(self, workload: Workload, options: Options, lane: Lane) -> None:
+        self.workload, self.options, self.lane = workload, options, lane
         self.caches = (options.caches / workload.name).resolve()
         self.file = options.file_of(workload)
         self.settings = self.file.with_suffix(".yaml").resolve()
         self.choices = {name: experts.stacks_of(workload, name) for name in experts.experts_of(workload)}
         self.result: dict[str, Any] = {
             "workload": workload.name,
-            "title": self.workload.title,
+            "title": workload.title,
             "family": workload.family,
             "versions": versions(),
             "date": datetime.date.today().isoformat(),
@@ -62,12 +65,15 @@ class Measurement:
 
     def run(self) -> None:
         """Search, then time each variant twice, there and back."""
-        module_of(self.workload.file)  # its libraries are imported once, and not in each process
         self._search()
         names = [BASELINE, ADVISOR, *self.choices]
         for name in (*names, *reversed(names)):
             self._time(name)
         self.result["finished"] = True
+
+    def say(self, text: str) -> None:
+        """Print one line of progress."""
+        self.lane.say(self.workload.name, text)
 
     def write(self) -> None:
         """Write the result to its file."""
@@ -77,7 +83,12 @@ class Measurement:
         known = json.loads(self.file.read_text(encoding="utf-8")) if self.options.reuse and self.file.exists() else {}
         try:
             session = known.get("session") or run_session(
-                self.workload, self.options.budget_s, self.file, self._environment(), self.caches / "state"
+                self.workload,
+                self.options.budget_s,
+                self.file,
+                prefix=self.lane.prefix,
+                environment=self._environment(),
+                state=self.caches / "state",
             )
         except FailedError as error:
             self.result["variants"][ADVISOR] = {"failed": str(error)}
@@ -103,15 +114,14 @@ class Measurement:
 
     def _time_other(self, name: str) -> dict[str, Any]:
         settings = self.result["session"]["settings"] if name == ADVISOR else {}
-        needed = load_catalog().environment(settings)
-        return self._apart(name, time_variant, self.workload, name, self.settings, self.options, needed=needed)
+        return self._apart(name, str(self.settings), load_catalog().environment(settings))
 
     def _time_expert(self, name: str, variant: dict[str, Any]) -> dict[str, Any]:
         """Time the strongest stack that runs; each attempt has a process, since a failed capture spoils it."""
         while True:
             choices, *weaker = self.choices[name]
             try:
-                timed = self._apart(name, time_expert, self.workload, name, choices, self.options)
+                timed = self._apart(name, json.dumps(dataclasses.asdict(choices)), {})
             except FailedError as error:
                 variant.setdefault("fallbacks", []).append(f"{choices}: {error}")
                 if isinstance(error, TooSlowError):  # compiling takes as long without a graph
@@ -124,38 +134,38 @@ class Measurement:
                 variant["stack"] = experts.described(self.workload, name, choices)
                 return timed
 
-    def _apart(self, name: str, function: Any, *arguments: Any, needed: dict[str, str] | None = None) -> Any:
-        """Call a function in a process of its own; a fresh interpreter where settings need the environment."""
-        return run_apart(
-            function,
-            *arguments,
-            environment={**self._environment(), **(needed or {})},
-            fresh=bool(needed),
-            log=self.file.with_suffix(f".{name.replace(' ', '-')}.log").resolve(),
-            limit_s=self.options.limit_s,
-        )
+    def _apart(self, name: str, how: str, needed: dict[str, str]) -> dict[str, Any]:
+        """Time a variant in an interpreter of its own, with what its settings need in the environment."""
+        log = self.file.with_suffix(f".{name.replace(' ', '-')}.log").resolve()
+        timed = log.with_suffix(".json")
+        arguments = [__file__, self.workload.name, name, how, str(self.options.timed_s), str(timed)]
+        command = [*self.lane.prefix, sys.executable, *arguments]
+        run_command(command, {**self._environment(), **needed}, log, self.options.limit_s)
+        result: dict[str, Any] = json.loads(timed.read_text(encoding="utf-8"))
+        timed.unlink()
+        return result
 
     def _environment(self) -> dict[str, str]:
-        """The compilers' caches; the expert's stack is timed after the session, and with its caches."""
-        return {"TORCHINDUCTOR_CACHE_DIR": f"{self.caches}/inductor", "TRITON_CACHE_DIR": f"{self.caches}/triton"}
+        """The lane's GPU and the compilers' caches; the expert's stack is timed with the caches of the session."""
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{self.caches}/inductor", "TRITON_CACHE_DIR": f"{self.caches}/triton"}
+        return {**self.lane.environment, **caches}
 
 
-# --- run in processes of their own ----------------------------------------------------------------------------
+def main(name: str, variant: str, how: str, timed_s: str, file: str) -> None:
+    """Time a variant of a workload and write the figures to a file.
 
-
-def time_variant(workload: Workload, name: str, settings: Path, options: Options) -> dict[str, Any]:
-    """Time the loop as it was written, or with exported settings."""
-    written = script.load(workload, _device())
-    return _timed(*(variants.tuned(written, settings) if name == ADVISOR else variants.baseline(written)), options)
-
-
-def time_expert(workload: Workload, name: str, choices: Any, options: Options) -> dict[str, Any]:
-    """Time the expert's stack with these choices."""
-    return _timed(*experts.write(workload, name, script.load(workload, _device()), choices), options)
-
-
-def _timed(step: Any, data: Any, options: Options) -> dict[str, Any]:
-    return {**dataclasses.asdict(time_loop(step, data, options.timed_s)), "machine": machine()}
+    ``how`` is the file of the settings, or an expert's choices as JSON.
+    """
+    workload = WORKLOADS[name]
+    written = script.load(workload, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    if variant == BASELINE:
+        loop = variants.baseline(written)
+    elif variant == ADVISOR:
+        loop = variants.tuned(written, Path(how))
+    else:
+        loop = experts.write(workload, variant, written, Choices(**json.loads(how)))
+    timed = {**dataclasses.asdict(time_loop(*loop, float(timed_s))), "machine": machine()}
+    Path(file).write_text(json.dumps(timed), encoding="utf-8")
 
 
 def machine() -> str:
@@ -179,5 +189,5 @@ def _version_of(package: str) -> str | None:
         return None
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if __name__ == "__main__":
+    main(*sys.argv[1:])

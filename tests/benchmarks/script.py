@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from catalogue import Workload
-from small import module_of
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
@@ -34,7 +35,13 @@ class Script:
 def load(workload: Workload, device: torch.device) -> Script:
     """Build the script of a workload, from the same random numbers each time."""
     torch.manual_seed(0)
-    built = getattr(module_of(workload.file), workload.target.rpartition(":")[2])()
+    spec = importlib.util.spec_from_file_location(f"workload_{workload.file.stem}", workload.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where compilers find it
+    spec.loader.exec_module(module)
+    built = getattr(module, workload.target.rpartition(":")[2])()
     named = dict(built) if isinstance(built, Mapping) else dict(zip(NAMES, built, strict=False))
     model, data = named["model"].to(device).train(workload.trains), named["data"]
     if workload.batch_size is not None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from catalogue import ROOT, Workload
-from processes import NVML_CHECK, FailedError, end_with_children
+from catalogue import Workload
+from processes import run_command
 
 # Seconds that a session may take beyond its budget before it is ended: a busy machine is not a session that hangs.
 PATIENCE_S = 90.0
 
 
 def run_session(
-    workload: Workload, budget_s: int, files: Path, environment: Mapping[str, str], state: Path
+    workload: Workload,
+    budget_s: int,
+    files: Path,
+    *,
+    prefix: Sequence[str],
+    environment: Mapping[str, str],
+    state: Path,
 ) -> dict[str, Any]:
     """Run a session. Its report, settings, journal and log are written beside ``files``.
 
@@ -33,14 +35,13 @@ def run_session(
     Raises FailedError when the command fails or goes on long after its budget.
     """
     report, settings = files.with_suffix(".report.json"), files.with_suffix(".yaml")
-    command = [sys.executable, "-m", "advisor", workload.target, "--headless", "--budget", f"{budget_s}s"]
+    command = [*prefix, sys.executable, "-m", "advisor", workload.target, "--headless", "--budget", f"{budget_s}s"]
     command += ["--skip", "batch_size", "--no-verify"]
     command += ["--export", str(settings.resolve()), "--json", str(report.resolve())]
     if not workload.trains:
         command += ["--mode", "infer", "--batch-size", str(workload.batch_size)]
     # The safe path keeps the checkout's own folder from hiding the installed package.
-    environment = {**os.environ, **environment, "PERF_ADVISOR_STATE": str(state.resolve()), "PYTHONSAFEPATH": "1"}
-    environment.pop(NVML_CHECK, None)
+    environment = {**environment, "PERF_ADVISOR_STATE": str(state.resolve()), "PYTHONSAFEPATH": "1"}
     before = set(state.glob("sessions/*.jsonl"))
     started, started_at = time.perf_counter(), time.time()
     run_command(command, environment, files.with_suffix(".perf-advisor.log"), budget_s + PATIENCE_S)
@@ -79,29 +80,3 @@ def _compiles(settings: Mapping[str, Any]) -> bool:
     """Whether these settings compile anything."""
     off = (None, False, "none")
     return any(key.startswith("compile.") and value not in off for key, value in settings.items())
-
-
-def run_command(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, limit_s: float, fine: Sequence[int] = (0,)
-) -> None:
-    """Run a command of perf-advisor's from the repository's root.
-
-    Raises FailedError where it takes longer than ``limit_s`` or its exit code is not one of ``fine``.
-    """
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
-        )
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # ends as for a user's Ctrl-C, with its trials
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            raise FailedError(f"the command took longer than {limit_s:.0f} s, see {log.name}") from None
-        finally:
-            end_with_children(process.pid)
-            process.wait()
-    if code not in fine:
-        last = ["no output", *log.read_text(encoding="utf-8", errors="replace").strip().splitlines()][-1]
-        raise FailedError(f"the command ended with exit code {code}, see {log.name}: {last}")

@@ -205,16 +205,6 @@ def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
     assert command("sessions").stdout == ""
 
 
-def test_a_failed_session_is_shown_with_its_reason(command):
-    session_id = journaled(failed_history())
-    assert command("report", session_id).stdout == (
-        f"Session {session_id}, mymodel:build: failed: mymodel has no 'build'\n"
-    )
-    done = command("export", session_id)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "no settings and no report to write" in done.stderr
-
-
 def test_an_export_replaces_only_settings_of_the_same_target(command, tmp_path):
     file = tmp_path / "tuned.yaml"
     journaled(sample_history())
@@ -243,17 +233,6 @@ def test_old_sessions_are_deleted_with_their_logs(command, state):
     assert "2 sessions deleted." in command("sessions", "--keep", "1").stdout
     assert [path.stem for path in (state / "sessions").iterdir() if path.suffix] == sessions[-1:]
     assert command("sessions", "--keep", "0").returncode == ExitCode.USAGE
-
-
-def test_two_sessions_are_compared_also_where_one_failed(command):
-    failed, good = journaled(failed_history()), journaled(sample_history())
-    done = command("compare", failed, good)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(
-        f"From {failed}, mymodel:build: failed: mymodel has no 'build'\n"
-        f"to   {good}, mymodel:build: 1.97x (1.96–1.98) with 3 settings\n"  # noqa: RUF001 - an interval
-        f"\nThe session {failed} has no baseline"
-    )
 
 
 def test_a_session_is_exported_into_a_config(command, tmp_path):

@@ -8,13 +8,10 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-import yaml
 from sample_session import detailed_history, failed_history, sample_request
 
-import advisor
 from advisor.cli import main as cli
-from advisor.errors import TargetError, UsageError
-from advisor.experiment import events
+from advisor.errors import TargetError
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
@@ -96,15 +93,6 @@ def test_the_target_may_have_a_name_that_is_no_text():
     assert told["arguments"] == ["\udcff\x1b"]
 
 
-def test_what_a_session_posts_holds_none():
-    for event in history(detailed_history()):
-        shown = events.printable_event(event)
-        assert type(shown) is type(event)
-        assert not CONTROLS.search("".join(texts(msgspec.to_builtins(shown))))
-    event = next(iter(detailed_history()))
-    assert events.printable_event(event) is event
-
-
 def texts(value):
     if isinstance(value, str):
         yield value
@@ -125,12 +113,3 @@ def test_an_error_of_two_lines_and_its_details(monkeypatch):
         f"line 1{SHOWN}",
         r"line 2\x85!",
     ]
-
-
-def test_a_traceback_of_an_error_about_a_settings_file(tmp_path):
-    path = tmp_path / "tuned.yaml"
-    path.write_text(yaml.safe_dump({"precision.autocast": STEERS}))
-    with pytest.raises(UsageError) as raised:
-        advisor.load(path)
-    assert SHOWN in str(raised.value)
-    assert str(raised.value).isprintable()

@@ -46,31 +46,6 @@ def warnings(run):
     return [event.text for event in run.posted(events.Said) if event.severity == "warning"]
 
 
-NOT_FINITE = failed("the loss became nan at step 1 of 5", Outcome.NON_FINITE)
-
-
-@pytest.mark.parametrize(
-    ("recipe_id", "fault", "told"),
-    [
-        ("raising", lambda _: "RuntimeError: no such trick", "together these fail: {stack}: RuntimeError: no such"),
-        ("not_finite", lambda _: NOT_FINITE, "together these fail: {stack}: the loss became nan at step 1 of 5"),
-        (
-            "wrong",
-            lambda speedup: replace(result_at(speedup), losses=(9.0, 9.0)),
-            "together these cannot be used: {stack}: the numerics are changed",
-        ),
-    ],
-)
-def test_a_part_of_the_stack_that_fails_is_left_out_and_named(tmp_path, recipe_id, fault, told):
-    run = planted(tmp_path, recipe_id, with_fault(f"planted.{recipe_id}", fault), usual=True, budget_s=60.0).run()
-    ended_well(run)
-    whole = Settings({**BEST, f"planted.{recipe_id}": True})
-    assert run.order[1] == f"stack: {whole}"
-    assert f"stack: {Settings(BEST)}" in run.started
-    assert any(text.startswith(told.format(stack=whole)) for text in warnings(run)), warnings(run)
-    assert run.state.stack.comparison.verdict is Verdict.FASTER
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -155,26 +130,6 @@ def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path)
     told = [text for text in warnings(run) if text.startswith("there was too little time for these together: ")]
     assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling); raise --budget"
     assert not run.state.trials["compile=default"].result.measured
-
-
-def greedy(with_others):
-    """The speed of settings of which the greedy one is faster alone, and ends like this with others."""
-
-    def speed(settings):
-        if "planted.greedy" not in settings:
-            return pauses_removed(settings)
-        return 1.5 if len(settings) == 1 else with_others
-
-    return speed
-
-
-def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
-    no_memory = failed("can't allocate memory: you tried to allocate 1 EiB", Outcome.OUT_OF_MEMORY)
-    run = planted(tmp_path, "greedy", greedy(no_memory), budget_s=60.0).run()
-    ended_well(run)
-    assert run.state.trials["greedy=true"].verdict is Verdict.FASTER
-    told = run.state.stack.dropped["planted.greedy"]
-    assert told.startswith("together with the others: can't allocate memory: you tried to allocate")
 
 
 def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):

@@ -1,7 +1,6 @@
 """Decisions of the person steer a session on fake trials, and all that is written of it."""
 
 import io
-import json
 
 import pytest
 from fake_trials import FakeRun
@@ -14,15 +13,12 @@ from advisor.experiment.control import Decision
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
-from advisor.export.formats.markdown import markdown_report
-from advisor.export.json_report import json_text
 from advisor.export.outputs import write_outputs
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
 from advisor.report.figures import settings_to_export
 from advisor.report.terminal import print_sections
-from advisor.report.verdict import result_line, verdict
 from advisor.report.whole import summary_sections
 
 FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
@@ -271,22 +267,6 @@ def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):
     assert (measured.stack, measured.recommendations) == (before, ranked)
 
 
-def test_reports_give_no_figure(pending):
-    catalog = load_catalog()
-    assert WHY in verdict(pending)
-    text = markdown_report(pending, sample_request(), catalog)
-    assert f"There is no figure for them: {WHY}." in text
-    assert "you rejected it" in text
-    summary = summary_of(pending)
-    assert WHY in summary
-    assert "together they are not" not in summary
-    assert result_line(pending) == f"2 settings, {WHY}"
-    told = json.loads(json_text(pending, sample_request()))
-    stack = told["stack"]
-    assert (stack["outcome"], stack["verdict"], stack["speedup"], stack["reason"]) == ("skipped", "skipped", None, WHY)
-    assert told["decisions"]["autocast"] == "rejected"
-
-
 def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
     assert set(settings_to_export(pending)) == OTHERS
     path = tmp_path / "tuned.yaml"
@@ -294,14 +274,6 @@ def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
     assert written.sentences[0] == f"Settings written to {path}: 2 settings, {WHY}."
     assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
     assert "precision.autocast" not in python_source(load_catalog(), settings_to_export(pending), Mode.TRAIN)
-
-
-def test_when_all_is_rejected_nothing_is_left(pending):
-    for recipe in ("channels_last", "fused_optimizer"):
-        pending.apply(events.Decided(recipe, Decision.REJECTED))
-    assert settings_to_export(pending) == {}
-    assert result_line(pending) in verdict(pending)
-    assert result_line(pending) == "no settings, you rejected all that was in it"
 
 
 def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):

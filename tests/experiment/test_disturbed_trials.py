@@ -11,23 +11,18 @@ from facts import cpu_facts, host
 from fake_trials import FakeRun, FakeTrials
 from made_up import CATALOG, product, result_at
 from planted import pauses_removed, plant_removers
-from sample_session import sample_history, sample_request
 
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
-from advisor.experiment.events import TrialMeasured
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
-from advisor.experiment.state import SessionState
-from advisor.export.formats.markdown import markdown_report
-from advisor.export.json_report import report
 from advisor.judging.judge import Judge
 from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, GpuReadings, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
+from advisor.records import BlockDone, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
 from advisor.report.figures import candidates_tried, settings_to_export
 
 BUSY = "another process came to the GPU while it was measured"
@@ -98,23 +93,6 @@ def test_a_repeat_that_takes_much_longer_is_given_up_and_the_first_run_counts(tm
     machine.run, machine.seconds = run, 4.0
     bench.run(bench.spec("trial", {}))
     assert machine.ran == 3, "no other trial is repeated"
-
-
-HOT = "the GPU slowed itself down (hardware thermal slowdown)"
-
-
-def test_the_mark_is_in_the_report_and_in_the_tables():
-    history = sample_history()
-    trials = (event for event in history if isinstance(event, TrialMeasured))
-    event = next(event for event in trials if event.record.candidate.recipe == "channels_last")
-    result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(91), energy_j_per_sample=0.25)
-    record = replace(event.record, result=result)
-    state = SessionState.of([TrialMeasured(record) if one is event else one for one in history])
-    trials = report(state, sample_request(), "0.1.0")["trials"]
-    told = next(trial for trial in trials if trial["disturbed"])
-    assert (told["disturbed"], told["energy_j_per_sample"], told["gpu"]["temperature_c"]) == (HOT, 0.25, 91)
-    assert all(trial["gpu"] is None for trial in trials if trial is not told)
-    assert f"unreliable: {HOT}" in markdown_report(state, sample_request(), load_catalog())
 
 
 @pytest.mark.usefixtures("own_state")

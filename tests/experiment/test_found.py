@@ -119,13 +119,6 @@ def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_perso
     assert settings[BF16.key] == BF16.value
 
 
-def test_where_the_intervals_say_so_nothing_is_faster(tmp_path):
-    known = known_with((PLAIN, result_at(0.8)), (LAST.settings, result_at(0.9)), stack=Settings())
-    state = state_of(known)
-    assert exported(state, tmp_path)[0] == {}
-    assert no_result(state)[1]
-
-
 def test_an_unclear_stack_is_timed_in_turn_next():
     known = known_with((PLAIN, result_at(1.02)), stack=PLAIN)
     assert known.found == Settings()
@@ -191,16 +184,6 @@ def test_a_batch_size_is_in_the_stack_only_where_that_is_wanted(mode):
         decided(known, values={"batch_size": 64}, batch_size="accepted"), MadeUpTrials(bigger_is_faster), moves
     )
     assert accepted.found["data.batch_size"] == 64
-
-
-def test_a_ratio_of_two_batch_sizes_says_so_in_the_same_line(tmp_path):
-    whole = PLAIN.with_value("data.batch_size", 256)
-    known = known_with((whole, replace(result_at(4.0), batch_size=256)), stack=whole, allow=Numerics.CHANGED)
-    state = state_of(known)
-    _, text, _ = exported(state, tmp_path)
-    lines = [line for line in text.splitlines() if "speed-up of these" in line]
-    for told in (*lines, verdict(state), result_line(state), headline_of(state).splitlines()[0]):
-        assert "at a batch of 256, not 32" in told
 
 
 # --- what is accepted -----------------------------------------------------------------------------------------

@@ -155,7 +155,6 @@ def test_what_follows_a_cut_line_can_be_read(cut):
         b"\xff\xfe",
         b'{"event": "StageStarted", "data": {"stage": "o\x00e"}}',
         b"[" * 100_000,
-        b'{"event": ["StageStarted"], "data": {}}',
         b'{"event": "StageStarted", "at": 1' + b"0" * 5000 + b', "data": {"stage": 7}}',
     ],
 )
@@ -217,13 +216,9 @@ def test_a_full_disk_ends_the_journal_and_is_told_once():
     "text",
     [
         "",
-        "\n",
         "null\n",
-        "[1]\n",
-        "{}\n",
         "not json\n",
         '{"schema": 1, "started": 1e300, "request": {"target": {"target": "a", "directory": "/"}}}\n',
-        '{"schema": 1, "started": "today", "request": {"target": {"target": "a", "directory": "/"}}}\n',
         '{"schema": 1, "started": 1.0, "request": {"target": 3}}\n',
         b"\xff\xfe",
     ],

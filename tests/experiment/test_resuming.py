@@ -22,7 +22,7 @@ from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Bottleneck, Candidate, Numerics, OperatorRow, Outcome, TargetSpec, TrialResult
+from advisor.records import Bottleneck, Candidate, Numerics, OperatorRow, Outcome, Score, TargetSpec, TrialResult
 
 PROFILED = gpu_facts(
     profile=profile_facts(
@@ -97,6 +97,12 @@ def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
     assert after.runs[BASELINE] == (*before.judge.runs[BASELINE], beginning(10.3).judge.baseline)
     assert after.baseline.blocks == before.judge.baseline.blocks
     assert after.controls == before.judge.controls
+
+
+def test_a_score_is_taken_over():
+    scored = replace(result(6.0), score=Score(0.5))
+    told, _ = told_by((ALONE_RUN[0], Evidence(runs=((ALONE, scored),))))
+    assert resumed(told).judge.result(ALONE).score == Score(0.5)
 
 
 def test_runs_that_failed_are_not_tried_again():

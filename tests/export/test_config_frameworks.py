@@ -14,7 +14,6 @@ from project_configs import TUNED, patch_of
 
 from advisor.export.config_patch import patched
 from advisor.export.configs.words import Wanted
-from advisor.records import ConfigKind
 
 pytestmark = pytest.mark.process
 
@@ -55,31 +54,6 @@ def test_training_arguments(name, tmp_path, monkeypatch):
     assert arguments.accelerator_config.non_blocking is True
 
 
-def test_training_arguments_of_the_other_values(tmp_path):
-    settings = {
-        "precision.autocast": "none",
-        "compile.mode": "none",
-        "optimizer.state": "8-bit",
-        "memory.activation_checkpointing": "none",
-        "data.num_workers": 0,
-        "data.batch_size": 4,
-    }
-    arguments = training_arguments(written("hf_alignment_sft.yaml", tmp_path, settings, on_cpu=True))
-    assert (arguments.bf16, arguments.fp16, arguments.torch_compile) == (False, False, False)
-    assert arguments.optim == "adamw_torch_8bit"
-    assert arguments.gradient_checkpointing is False
-    assert arguments.dataloader_num_workers == 0
-    assert arguments.per_device_train_batch_size == 4
-
-
-def test_the_arguments_of_a_nested_mapping(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    given = yaml.safe_load(written("hf_nested_arguments.yaml", tmp_path, on_cpu=True).read_text())["training_args"]
-    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-    arguments = parser.parse_dict({**given, "learning_rate": float(given["learning_rate"])})[0]
-    assert (arguments.bf16, arguments.optim) == (True, "sgd")
-
-
 def cli_of(path, monkeypatch, tmp_path):
     """LightningCLI on a config, without running anything."""
     from lightning.pytorch.cli import LightningCLI
@@ -96,13 +70,6 @@ def test_lightning_cli_with_an_optimizer(tmp_path, monkeypatch):
     assert (cli.trainer.precision, cli.trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
     optimizer = cli.model.configure_optimizers()[0][0]
     assert optimizer.defaults["fused"] is True
-
-
-def test_arguments_of_lightning_s_trainer(tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
-    arguments = yaml.safe_load(written("lightning_plain_trainer.yaml", tmp_path).read_text())["trainer"]
-    trainer = lightning.Trainer(**{**arguments, "accelerator": "cpu"}, logger=False, enable_checkpointing=False)
-    assert (trainer.precision, trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
 
 
 def test_hydra_composes_and_makes_what_the_config_says(tmp_path):
@@ -233,10 +200,3 @@ def test_ultralytics(tmp_path):
     config = cfg.get_cfg(overrides=str(overrides))
     assert (config.amp, config.compile, config.channels_last) == ("bf16", "reduce-overhead", True)
     assert (config.workers, config.batch, config.nbs, config.deterministic) == (4, 24, 48, False)
-
-
-@pytest.mark.parametrize("kind", [ConfigKind.HUGGINGFACE, ConfigKind.ULTRALYTICS, ConfigKind.TIMM])
-def test_a_kind_that_is_said_is_written_to_an_almost_empty_config(kind, tmp_path):
-    patch = patch_of("ultralytics_short.yaml", {"precision.autocast": "bfloat16"}, kind=kind)
-    assert patch.rest == {}
-    assert yaml.safe_load(patch.text).items() >= yaml.safe_load(patch_of("ultralytics_short.yaml", {}).text).items()

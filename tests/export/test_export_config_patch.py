@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, diff
+from advisor.export.config_patch import Patch
 from advisor.export.config_patch import patched as patch_of
 from advisor.export.configs.words import Wanted
 from advisor.files.config_file import parsed
@@ -59,38 +59,26 @@ def test_a_real_config_changes_in_its_values_only():
         ("", "perf_advisor:\n  a.b: 1\n"),
         ("# only a comment", "# only a comment\nperf_advisor:\n  a.b: 1"),
         ("---\n", "---\nperf_advisor:\n  a.b: 1\n"),
-        ("--- # begin\n...\n", "--- # begin\nperf_advisor:\n  a.b: 1\n...\n"),
-        ("x: 1", "x: 1\nperf_advisor:\n  a.b: 1"),
         ("x: 1\r\ny: 2\r\n", "x: 1\r\ny: 2\r\nperf_advisor:\r\n  a.b: 1\r\n"),
         ("\ufeffx: |\n  text", "\ufeffperf_advisor:\n  a.b: 1\nx: |\n  text"),
-        ("\ufeff", "\ufeffperf_advisor:\n  a.b: 1\n"),
         ("  x: 1\n  y: 2\n", "  x: 1\n  y: 2\n  perf_advisor:\n    a.b: 1\n"),
-        ("x: |+\n  text\n\n", "x: |+\n  text\n\nperf_advisor:\n  a.b: 1\n"),
         ("x:\n- 1\n- >\n  text", "perf_advisor:\n  a.b: 1\nx:\n- 1\n- >\n  text"),
-        ("{}", '{"perf_advisor": {"a.b": 1}}'),
         ("{ }  # c", "{ perf_advisor: {a.b: 1}}  # c"),
         ("{x: 1, y: [2, 3]}\n", "{x: 1, y: [2, 3], perf_advisor: {a.b: 1}}\n"),
-        ("{x: }", "{x:, perf_advisor: {a.b: 1} }"),
         ("{x}", "{x, perf_advisor: {a.b: 1}}"),
         ("{x: 1,\n # c\n}", "{x: 1, perf_advisor: {a.b: 1}\n # c\n}"),
         ("x: 1\nperf_advisor:\n", "x: 1\nperf_advisor:\n  a.b: 1\n"),
         ("perf_advisor: # soon\nx: 1", "perf_advisor: # soon\n  a.b: 1\nx: 1"),
         ("perf_advisor:", "perf_advisor:\n  a.b: 1"),
         ("perf_advisor: ~ # soon\n", "perf_advisor: {a.b: 1} # soon\n"),
-        ("perf_advisor: {}\n", "perf_advisor: {a.b: 1}\n"),
         ("perf_advisor: {c.d: on}\nx: 1\n", "perf_advisor: {c.d: on, a.b: 1}\nx: 1\n"),
-        ("perf_advisor: {a.b: 7}\n", "perf_advisor: {a.b: 1}\n"),
         ("perf_advisor:\n  c.d: 2 # kept\n\nx: 1\n", "perf_advisor:\n  c.d: 2 # kept\n  a.b: 1\n\nx: 1\n"),
-        ("perf_advisor:\n    c.d: 2", "perf_advisor:\n    c.d: 2\n    a.b: 1"),
         ("perf_advisor:\n  a.b: 9 # was\nx: 1\n", "perf_advisor:\n  a.b: 1 # was\nx: 1\n"),
-        ("perf_advisor:\n  a.b:\nx: 1\n", "perf_advisor:\n  a.b: 1\nx: 1\n"),
         (
             "x: 1\nperf_advisor:\n  c.d: |-\n    off\ny: 2\n",
             "x: 1\nperf_advisor:\n  a.b: 1\n  c.d: |-\n    off\ny: 2\n",
         ),
-        ("perf_advisor:\n  a.b: 1\n", "perf_advisor:\n  a.b: 1\n"),
         ("? x\n: 1\n", "? x\n: 1\nperf_advisor:\n  a.b: 1\n"),
-        ("x: # \u2028y: 2\u2028", "x: # \u2028y: 2\u2028perf_advisor:\n  a.b: 1\n"),
     ],
 )
 def test_the_section(text, expected):
@@ -131,21 +119,14 @@ def test_two_settings_of_one_name_take_nobodys_value():
     ("old", "value", "new"),
     [
         ("'none'", "bfloat16", "'bfloat16'"),
-        ('"none"', "bfloat16", '"bfloat16"'),
-        ("none", "it's", "it's"),
         ("'none'", "it's", "'it''s'"),
         ("none", "a: b", '"a: b"'),
         ("none", "yes", '"yes"'),
-        ("none", "1", '"1"'),
         ("none", "", '""'),
-        ("none", "a #b", '"a #b"'),
         ("none", "a, b]", '"a, b]"'),
         ("yes", False, "no"),
         ("Off", True, "On"),
-        ("TRUE", False, "FALSE"),
-        ("0x10", 16, "0x10"),
         ("16", 1e-5, "1.0e-05"),
-        ("1.5", 2, "2"),
         ("", 2, " 2"),
     ],
 )
@@ -198,19 +179,13 @@ def test_of_two_maps_to_one_value_the_first_has_it():
         ("a: 1\nb: [1, 2\nc: 3\n", "line 3"),
         ("a: 1\n\tb: 2\n", "line 2"),
         ("a: *nowhere\n", "undefined alias"),
-        ("a: \x00\n", "not valid YAML"),
         ("- 1\n- 2\n", "a list at its top level \\(line 1\\)"),
-        ("# c\nword\n", "a single value at its top level \\(line 2\\)"),
         ("a: 1\n---\nb: 2\n", "found another document"),
         ("perf_advisor: [1]\n", "is not a mapping of settings"),
-        ("perf_advisor: yes\n", "is not a mapping of settings"),
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "shared through an anchor"),
         ("perf_advisor: {k.v: [1]}\n", "is a list, not a value"),
-        ("perf_advisor: {}\nperf_advisor: {}\n", "repeated"),
         ("!settings\na: 1\n", "or tagged"),
-        ("!!python/object:__main__.Args\na: 1\n", "or tagged"),
         ("? perf_advisor\n:  c.d: >-\n    e\n", "ends in a block of text"),
-        ("?\n a\n: 1\n", "the config's layout leaves no room"),
     ],
 )
 def test_what_cannot_be_patched_says_why(text, message):
@@ -228,20 +203,6 @@ def test_a_recursive_config_is_no_trap():
     text = "a: &a\n  self: *a\n  batch_size: 64\n"
     with pytest.raises(UsageError, match="leaves no room"):
         patched(text, {"data.batch_size": 128})
-
-
-def test_the_diff():
-    old = "a: 1\r\nbatch_size: 64\r\nz: 3"
-    assert diff(old, patched(old, {"data.batch_size": 128}).text, "conf.yaml") == (
-        "--- a/conf.yaml\n"
-        "+++ b/conf.yaml\n"
-        "@@ -1,3 +1,3 @@\n"
-        " a: 1\n"
-        "-batch_size: 64\n"
-        "+batch_size: 128\n"
-        " z: 3\n"
-        "\\ No newline at end of file\n"
-    )
 
 
 WORKERS = {"data.num_workers": 4, "data.persistent_workers": True}

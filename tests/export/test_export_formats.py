@@ -68,12 +68,10 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     ("option", "path", "config", "wanted"),
     [
         ("--export", "tuned.yaml", None, "settings"),
-        ("--export", "TUNED.yml", None, "settings"),
         ("--export", "Tuned.PY", "train.yaml", "python"),
         ("--export", "train.tuned.yaml", "train.yaml", "config"),
         ("--export", "model.pt2", "train.yaml", "compiled"),
         ("--report", "r.md", None, "markdown"),
-        ("--report", "r.HTML", None, "html"),
         ("--json", "-", None, "json"),
         ("--trace", "step.json.gz", None, "trace"),
     ],
@@ -84,13 +82,7 @@ def test_a_path_means_a_format(option, path, config, wanted):
 
 @pytest.mark.parametrize(
     ("path", "is_script", "wanted"),
-    [
-        ("train.tuned.py", True, "script"),
-        ("tuned.py", True, "script"),
-        ("train.tuned.py", False, "script"),
-        ("tuned.py", False, "python"),
-        ("tuned.yaml", True, "settings"),
-    ],
+    [("train.tuned.py", True, "script"), ("tuned.py", True, "script"), ("tuned.py", False, "python")],
 )
 def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
     outputs = Outputs(own_file="/home/ada/train.py", is_script=is_script)
@@ -143,18 +135,6 @@ def test_a_script_whose_loop_is_a_trainers_gets_its_settings_from_a_file(state):
     assert "tuned.yaml" in refused.value.hint
 
 
-def test_next_steps_follow_the_mode(state):
-    infers = session_of(state, INFERS)
-    for seen, called, step in (
-        (state, "tuning.train_step(", "train_step"),
-        (infers, "tuning.infer(model)", "infer_step"),
-    ):
-        found = found_of(seen)
-        assert called in format_of("settings").next_steps("t.yaml", found)[-1]
-        assert format_of("python").next_steps("mine.py", found)[0].endswith(f"from mine import prepare, {step}")
-    assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
-
-
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
@@ -184,15 +164,6 @@ def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_pat
     assert [part for part, line in zip(lines, last, strict=True) if part not in line] == []
     nothing = found_of(replace(seen, stack=None, scaling=None))
     assert next(iter(format_of("settings").files(nothing, "t.yaml"))).more == ()
-
-
-@pytest.mark.parametrize("kind", ["settings", "python", "config", "compiled"])
-def test_a_file_without_settings_is_said_to_change_nothing(state, kind):
-    found = found_of(replace(state, stack=None, scaling=None))
-    told, instead = format_of(kind).usage("tuned.yaml", found)
-    assert told.startswith("no settings in it: ")
-    assert "reports" in instead
-    assert format_of("json").usage("r.json", found)[0] == "read r.json, or pass it on"
 
 
 def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):

@@ -3,15 +3,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from sample_session import (
-    CONTRIBUTION,
-    cpu_history,
-    cpu_request,
-    detailed_history,
-    sample_history,
-    sample_request,
-    stacked_state,
-)
+from sample_session import CONTRIBUTION, cpu_history, cpu_request, sample_history, sample_request, stacked_state
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -112,18 +104,6 @@ def test_the_ranking_and_the_stack(full):
     assert stack["numerics"]["class"] == "close"
     assert stack["peak_reserved_bytes"] < full["baseline"]["peak_reserved_bytes"]
     assert stack["dropped"] == {"step.zero_grad": "slower on top of the others"}
-
-
-def test_all_that_a_measurement_can_tell():
-    told = made(detailed_history())
-    trials = {trial["recipe"]: trial for trial in told["trials"] if trial["outcome"] == "measured"}
-    assert trials["fused_optimizer"]["confirmed"] is True
-    assert trials["pin_memory"]["already_on"] is True
-    assert "2 graph breaks: call to print" in trials["debug_off"]["notes"]
-    assert trials["debug_off"]["numerics"]["worse_than_declared"] is True
-    assert trials["debug_off"]["skipped_steps"] == 0
-    assert told["ceilings"]["measured_on"] == "2026-03-14"
-    assert told["baseline"]["gpu"]["temperature_c"] == 61
 
 
 def test_gains_are_by_the_objective_and_speed_ups_by_samples():

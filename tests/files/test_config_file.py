@@ -10,10 +10,8 @@ from advisor.files.config_file import parsed, read_config
     ("name", "text", "message", "hint"),
     [
         ("config.yaml", "- 1\n- 2\n", "holds a list, not a mapping", "name: value"),
-        ("config.yaml", "just words", "holds a str, not a mapping", "name: value"),
         ("config.yaml", "a: [1\n", "is not valid YAML", "Fix"),
         ("config.yaml", "a: !!python/object:os.system x\n", "is not valid YAML", "Fix"),
-        ("config.yaml", "a: 2024-99-99\n", "is not valid YAML", "Fix"),
         pytest.param("config.yaml", "[" * 1000, "is not valid YAML", "Fix", id="deep"),
         ("config.yaml", "\udcff\x00", "cannot be read", ""),  # no text
         ("config.json", '{\n  "a" 1\n}', "is not valid JSON: Expecting ':' delimiter: line 2", "Fix"),
@@ -21,8 +19,6 @@ from advisor.files.config_file import parsed, read_config
         ("config.jsonc", '{ // "a": 2\n  "a": 1\n}', "config.jsonc is not valid", ""),
         ("config.ini", "[train]\na = 1\n", "is not valid YAML", "YAML, JSON or TOML"),
         ("train.gin", "import models\ntrain.batch_size = 32\n", "holds a str, not a mapping", "name: value"),
-        ("snli.jsonnet", 'local m = "bert";\n{trainer: {a: 1}}\n', "snli.jsonnet", ""),
-        ("config.py", "model = dict(\n  depth=50)\n", "holds a str, not a mapping", "name: value"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_told_in_the_words_of_its_format(name, text, message, hint, tmp_path):

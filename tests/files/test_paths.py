@@ -20,18 +20,14 @@ def test_a_folder_does_not_hide_the_demo(tmp_path):
     ("target", "said", "typed"),
     [
         ("gone.py", "there is no file gone.py", "Check the path"),
-        ("gone.py:build", "there is no file gone.py", "Check the path"),
         ("in/here:build", "there is no file in/here", "Check the path"),
-        ("gone.pt2", "there is no file gone.pt2", "Check the path"),
         ("models", "models is a folder", "models/train.py"),
         ("models/", "models/ is a folder", "models/model.py:build"),
         ("pkg/", "pkg/ is a folder", "pkg/__main__.py"),
         ("tuned.yaml", "a file of settings", "perf-advisor check tuned.yaml mymodel:build"),
         ("https://hub.example/org/name", "is an address", "hf:gpt2"),
         ("net.onnx", "a model of another program", "build()"),
-        ("net.safetensors", "weights", "build()"),
         ("book.ipynb", "is a notebook", "advisor.tune"),
-        ("book.ipynb:build", "is a notebook", "advisor.tune"),
     ],
 )
 def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path, monkeypatch):

@@ -99,36 +99,11 @@ def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_onc
         measure(str(number), {}, environment=environment)
 
 
-ENCODER = """
-import pathlib
-import pandas  # starts an idle thread, as datasets and graph libraries do by importing it
-import torch
-from transformers import BertConfig, BertForSequenceClassification
-
-def build():
-    with (pathlib.Path(__file__).parent / "builds").open("a") as builds:
-        builds.write("built ")
-    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99)
-    batch = {"input_ids": torch.randint(99, (8, 16)), "labels": torch.randint(2, (8,))}
-    torch.cuda.is_current_stream_capturing()  # as transformers asks in a forward pass; PyTorch's starts CUDA's driver
-    return {"model": BertForSequenceClassification(config), "data": batch, "mode": "train"}
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "needs", "setting"),
-    [
-        (ASKS, (), {"compile.mode": "default"}),
-        (ENCODER, ("transformers", "pandas"), {"precision.autocast": "bfloat16"}),
-    ],
-    ids=["the compiler is imported beside a trial", "an encoder of Hugging Face"],
-)
-def test_the_target_is_built_once_for_all_its_trials(built, tmp_path, text, needs, setting):
-    for library in needs:
-        pytest.importorskip(library)
-    problem, measure = built(text)
+def test_the_target_is_built_once_for_all_its_trials(built, tmp_path):
+    """The third trial's compiler is imported beside the trials before it."""
+    problem, measure = built(ASKS)
     assert not problem
-    for name, settings in [("first", {}), ("second", {}), ("third", setting)]:
+    for name, settings in [("first", {}), ("second", {}), ("third", {"compile.mode": "default"})]:
         measure(name, settings, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 

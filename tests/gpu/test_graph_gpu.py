@@ -1,10 +1,7 @@
 """Steps in a real CUDA graph: what the table of loops does not have. Batches, devices, optimizers, refusals, cost."""
 
-import importlib.util
-import sys
 import time
 import warnings
-from pathlib import Path
 
 import psutil
 import pytest
@@ -66,59 +63,6 @@ def agree(*, model=net, make=adam, loss=of_model, settings=GRAPH, data=batches, 
 # --- batches and losses ---------------------------------------------------------------------------------------
 
 
-class Graphs:
-    """A batch as PyTorch Geometric's: tensors behind a store, moved by the object itself, in place."""
-
-    class Store(dict):
-        pass
-
-    def __init__(self, x, y):
-        self._store = Graphs.Store(x=x, y=y)
-
-    def __getattr__(self, name):
-        return self.__dict__["_store"][name]
-
-    def __copy__(self):
-        return Graphs(self.x, self.y)
-
-    def to(self, device, *args, non_blocking=False):
-        for name, value in self._store.items():
-            self._store[name] = value.to(device, non_blocking=non_blocking)
-        return self
-
-
-def test_a_batch_that_is_an_object():
-    step = agree(
-        loss=lambda model, batch: of_model(model, (batch.x, batch.y)), data=lambda: [Graphs(x, y) for x, y in batches()]
-    )
-    assert step.captured
-
-
-class Reader(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
-
-    def forward(self, packed):
-        padded, _ = nn.utils.rnn.pad_packed_sequence(packed)
-        return self.head(torch.tanh(self.first(padded)).cumsum(0)[-1])
-
-
-def reader():
-    torch.manual_seed(0)
-    return Reader().cuda()
-
-
-def test_packed_sequences_of_changing_lengths():
-    def data():
-        generator = torch.Generator().manual_seed(2)
-        for lengths in [(5, 3)] * 6 + [(4, 4)] * 6:
-            sequences = [torch.randn(length, 4, generator=generator) for length in lengths]
-            yield nn.utils.rnn.pack_sequence(sequences), torch.tensor([0, 1])
-
-    agree(model=reader, data=data)
-
-
 def test_a_loss_that_wants_gradients_of_its_inputs():
     def sloped(model, batch):
         inputs = batch[0].requires_grad_()
@@ -127,6 +71,40 @@ def test_a_loss_that_wants_gradients_of_its_inputs():
         return functional.cross_entropy(output, batch[1]) + slope.square().mean()
 
     assert agree(loss=sloped, data=lambda: [(x.cuda(), y.cuda()) for x, y in batches()]).captured
+
+
+def test_clipping_does_not_make_the_host_wait():
+    tuning, model = Tuning({}), net()
+    model, optimizer = tuning.prepare(model, adam(model.parameters()))
+    step = tuning.train_step(model, optimizer, functional.cross_entropy, clip_grad=0.1)
+    data = [tuple(tensor.cuda() for tensor in batch) for batch in batches(3)]
+    step(data[0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in data[1:]:
+            step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+# --- what is saved --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{"optimizer.implementation": "fused"}, GRAPH, FUSED])
+def test_an_optimizer_is_fused_or_captured_and_its_state_is_a_plain_ones(settings):
+    tuning, model = Tuning(settings), net()
+    model, optimizer = tuning.prepare(model, adam(model.parameters()))
+    step = tuning.train_step(model, optimizer, functional.cross_entropy)
+    for batch in batches():
+        step(tuple(tensor.cuda() for tensor in batch))
+    (group,) = optimizer.param_groups
+    assert (group.get("fused") is True) is ("optimizer.implementation" in settings)
+    assert group["capturable"] is ("step.cuda_graph" in settings)
+    assert isinstance(group["lr"], float)
+    state = optimizer.state_dict()
+    (group,) = state["param_groups"]
+    assert (group["fused"], group["capturable"]) == (None, False)
+    assert state["state"][0]["step"].device.type == "cpu"
 
 
 # --- devices --------------------------------------------------------------------------------------------------
@@ -139,41 +117,6 @@ def test_a_model_on_another_gpu_than_the_current_one():
 
 
 # --- steps of one's own ---------------------------------------------------------------------------------------
-
-
-def own_step(name, settings, **sizes):
-    """A workload with a step of the user's own, on the GPU, and that step with settings."""
-    place = Path(__file__).with_name("workloads") / "own_steps.py"
-    spec = importlib.util.spec_from_file_location("workload_own_steps", place)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    torch.manual_seed(0)
-    found = getattr(module, name)(**sizes)
-    for model in found.models:
-        model.cuda()
-    tuning = Tuning(settings)
-    tuning.prepare(*found.models, *found.optimizers)
-    return found, tuning.own_step(found.step, found.models[0])
-
-
-def loss_of(result):
-    return float((result["loss"] if isinstance(result, dict) else result).detach())
-
-
-SMALL = {"dcgan": {"width": 8, "batch": 8}, "dqn": {"width": 32, "batch": 16}, "wgan_gp": {"width": 8, "batch": 4}}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_steps_with_several_models_and_optimizers(name, monkeypatch):
-    """Such training amplifies rounding: with other kernels of the optimizer only the first losses are the same."""
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    losses = []
-    for settings in ({}, FUSED):
-        found, step = own_step(name, settings, **SMALL[name])
-        torch.manual_seed(2)
-        losses.append([loss_of(step(found.data)) for _ in range(8)])
-    assert step.captured
-    assert losses[1][:3] == pytest.approx(losses[0][:3], rel=2e-2, abs=2e-2)
 
 
 def own(body, dropout=0.0):
@@ -242,8 +185,11 @@ def test_the_step_is_faster_with_all_that_is_watched():
     """Looking for changes before each replay costs less than the launches that it saves."""
 
     def step_s(settings):
-        found, tuned = own_step("dqn", settings)
-        step, batch = tuned if settings else found.step, tuple(tensor.cuda() for tensor in found.data)
+        model = nn.Sequential(*[layer for _ in range(12) for layer in (nn.Linear(6, 6), nn.ReLU())]).cuda()
+        tuning = Tuning(settings)
+        model, optimizer = tuning.prepare(model, adam(model.parameters()))
+        step = (tuning.train_step if settings else plain)(model, optimizer, of_model)
+        batch = tuple(tensor.cuda() for tensor in batches(1, size=128)[0])
         for _ in range(30):
             step(batch)
         torch.cuda.synchronize()

@@ -112,11 +112,6 @@ def test_the_readings_of_a_trial_are_plausible(trial):
     assert 0.1 * info.power_limit_w <= gpu.power_w <= 1.2 * info.power_limit_w
 
 
-def test_a_trial_alone_is_not_disturbed_by_its_gpu(trial):
-    assert "GPU" not in trial().disturbed
-    assert "GPU" not in trial().disturbed  # the trial before it has left no trace
-
-
 def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
     neighbour(COMPUTE).arrive()
     gauges = GpuGauges(first_gpu(), Nvml())

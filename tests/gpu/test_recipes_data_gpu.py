@@ -6,19 +6,13 @@ import time
 
 import pytest
 import torch
-from tiny_mnist import write_mnist
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
-from torchvision.datasets import MNIST
-from torchvision.transforms import v2
+from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.device_loader import DeviceLoader, loop_loader
-from advisor.step.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}
@@ -30,38 +24,6 @@ def plan(**changes):
 
 def numbers(count=23, width=4):
     return TensorDataset(torch.arange(float(count * width)).view(count, width), torch.arange(count))
-
-
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).cuda()
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-
-# --- images kept on the device --------------------------------------------------------------------------------
-
-
-def test_images_kept_on_the_gpu_are_those_of_the_loader_with_the_same_draws(tmp_path):
-    write_mnist(tmp_path)
-    steps = v2.Compose(
-        [v2.ToImage(), v2.RandomCrop(8, padding=2), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
-    )
-    loader = DataLoader(MNIST(tmp_path, transform=steps), batch_size=7, shuffle=True, pin_memory=True, num_workers=1)
-    components = Components(net(), None, loader, plan(device_prefetch=False))
-    load_catalog()["on_device"].apply(components, True)
-    alone = DataLoader(loader.dataset, batch_size=7, shuffle=True)
-    found = []
-    for one in (alone, components.data):
-        torch.manual_seed(3)
-        found.append(list(one))
-    for (images, labels), (others, same) in zip(*found, strict=True):
-        assert others.is_cuda
-        assert same.is_cuda
-        assert torch.equal(images, others.cpu())
-        assert torch.equal(labels, same.cpu())
 
 
 # --- batches copied ahead -------------------------------------------------------------------------------------
@@ -79,18 +41,6 @@ def test_every_batch_arrives_whole_and_in_order(pin, workers):
         assert torch.cat([labels for _, labels in batches]).tolist() == list(range(23))
         assert torch.equal(torch.cat([inputs for inputs, _ in batches]).cpu(), numbers().tensors[0])
         assert len(batches[-1][1]) == 3
-
-
-@pytest.mark.parametrize("pin", [False, True])
-def test_the_code_copies_ahead_as_the_setting_does(pin):
-    loader = DataLoader(numbers(), batch_size=4, pin_memory=pin)
-    names = {"torch": torch, "loader": loader, "device": torch.device("cuda", 0)}
-    exec(load_catalog()["gpu_prefetch"].code(True), names)
-    by_code, by_setting = list(names["copied_ahead"](loader)), list(loop_loader(loader, plan()))
-    assert len(by_code) == len(by_setting) == len(loader)
-    for shown, applied in zip(by_code, by_setting, strict=True):
-        assert all(tensor.is_cuda for tensor in shown)
-        assert all(torch.equal(*pair) for pair in zip(shown, applied, strict=True))
 
 
 def test_memory_of_an_earlier_batch_is_not_overwritten_while_a_step_reads_it():
@@ -131,49 +81,6 @@ def test_the_next_batch_is_copied_while_the_step_computes():
     assert copied[2].query()  # the third batch is there
     assert not ends[1].query()  # while the second step is under way
     torch.cuda.synchronize()
-
-
-def test_what_the_loader_raises_is_raised_while_batches_are_copied_ahead():
-    class Broken(Dataset):
-        def __getitem__(self, index):
-            if index == 3:
-                raise KeyError("no third")
-            return torch.tensor(index)
-
-        def __len__(self):
-            return 5
-
-    seen = []
-    batches = iter(loop_loader(DataLoader(Broken(), batch_size=1), plan()))
-    with pytest.raises(KeyError, match="no third"):
-        seen.extend(batch.item() for batch in batches)
-    assert seen == [0, 1]  # the batch before it was ready, and waits for its successor
-
-
-def test_a_loop_may_end_early_and_begin_again():
-    ahead = loop_loader(DataLoader(numbers(), batch_size=4, pin_memory=True), plan())
-    for _ in range(3):
-        for _, labels in ahead:
-            assert labels.tolist() == [0, 1, 2, 3]
-            break
-    assert len(list(loop_loader(DataLoader(numbers(0), batch_size=4), plan()))) == 0
-
-
-@pytest.mark.parametrize(
-    "settings", [AHEAD, AHEAD | {"step.cuda_graph": True}, AHEAD | {"precision.autocast": "bfloat16"}]
-)
-def test_training_with_batches_copied_ahead(settings):
-    loader = DataLoader(numbers(), batch_size=4)
-
-    def losses(settings):
-        tuning = Tuning(settings)
-        model = net()
-        model, optimizer, batches = tuning.prepare(model, sgd(model), loader)
-        step = tuning.train_step(model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
-        return [step(batch).item() for _ in range(3) for batch in batches]
-
-    without = {key: value for key, value in settings.items() if not key.startswith("data.")}
-    assert losses(settings) == pytest.approx(losses(without), rel=1e-5)
 
 
 # --- a whole trial --------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from msgspec import structs
 from sample_session import (
     CONTRIBUTION,
     cancelled_history,
-    cpu_history,
     detailed_history,
     failed_history,
     on_the_stack,
@@ -20,9 +19,7 @@ from sample_session import (
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.headless.progress import HeadlessReporter
-from advisor.judging.objective import Goal
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Objective
 from advisor.report.terminal import print_sections
 from advisor.report.whole import summary_sections
 
@@ -56,22 +53,6 @@ def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
     assert sum("compile=max-autotune  out of memory: " in line for line in lines) == 1
 
 
-def test_the_rest_that_is_told():
-    text = "\n".join(progress_of(sample_history()))
-    for words in (
-        "1 x NVIDIA H200",
-        "ResNet, 25.6 M parameters",
-        "baseline: 26.3 ms per step, 2,433 samples/s",
-        "compute-heavy: ",
-        "9 candidates to try; 4 recipes skipped, with the reasons at the end",
-        "cudnn_benchmark cost 11.9 s",
-        "1.97x (1.96–1.98) faster, confirmed",
-        "finished after 2 min 23 s",
-    ):
-        assert words in text
-    assert "No NVIDIA driver" in "\n".join(progress_of(cpu_history()))
-
-
 def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
     read = next(event for event in sample_history() if isinstance(event, events.SourceRead))
     assert read.findings
@@ -99,10 +80,6 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
     (line,) = progress_of(told)
     assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
-
-
-def test_a_warning_says_that_it_is_one():
-    assert progress_of([events.Said("the GPU is throttled", "warning")]) == ["[  0 %] warning: the GPU is throttled"]
 
 
 def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
@@ -149,38 +126,3 @@ def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
 
 def test_a_failed_session_has_no_summary():
     assert summary_of(failed_history()) == ""
-
-
-# --- other objectives -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("objective", "lines", "result", "ranked"),
-    [
-        (
-            Objective.MEMORY,
-            (
-                "autocast=bfloat16  saves 7 % of the memory at 1.12x (1.11–1.13) the speed",
-                "channels_last=channels_last  1.39x (1.38–1.40) as fast in as much memory",
-            ),
-            "ResNet training on 1 x NVIDIA H200: saves 40 % of the memory at 1.97x (1.96–1.98) the speed with "
-            "3 settings, confirmed in turn with the baseline: 9.13 → 5.47 GiB.",
-            "the smallest memory first",
-        ),
-        (
-            Objective.ENERGY,
-            ("autocast=bfloat16  takes 21 % less energy a sample at 1.12x (1.11–1.13) the speed",),
-            "ResNet training on 1 x NVIDIA H200: takes 49 % less energy a sample at 1.97x (1.96–1.98) the speed with "
-            "3 settings, confirmed in turn with the baseline: 252 → 129 mJ a sample.",
-            "the least energy first",
-        ),
-    ],
-)
-def test_another_objective_is_told_by_its_own_figure(objective, lines, result, ranked):
-    goal = events.GoalSet(Goal(objective))
-    history = [goal if isinstance(event, events.GoalSet) else event for event in detailed_history()]
-    progress, told = "\n".join(progress_of(history)), summary_of(history)
-    assert [line for line in lines if line not in progress] == []
-    assert section_of(told, "Result").startswith(result)
-    headings = told.partition(f"\nSettings, {ranked}\n")[2].splitlines()[0].split()
-    assert ("energy" in headings) is (objective is Objective.ENERGY)

@@ -102,21 +102,6 @@ class TestASession:
         with pytest.raises(AdvisorError):
             advisor.tune("fails:build", progress=False)
 
-    @pytest.mark.parametrize(
-        ("options", "said", "typed"),
-        [
-            ({"only": "autocats"}, "no recipe 'autocats'", "autocast"),
-            ({"objective": "speed"}, "objective: 'speed'", "throughput"),
-            ({"batch_size": 0}, "batch_size: '0'", "64"),
-            ({"budget": True}, "budget: 'True'", "90s"),
-        ],
-    )
-    def test_an_option_is_read_as_on_the_command_line(self, options, said, typed):
-        with pytest.raises(UsageError) as error:
-            advisor.tune("mymodel:build", **options)
-        assert said in error.value.message
-        assert typed in error.value.hint
-
     @pytest.mark.parametrize("only", ["autocast, compile", ("autocast", "compile"), ["autocast", "compile"]])
     def test_recipes_are_named_in_a_text_or_a_list(self, only, asked):
         advisor.tune("mymodel:build", only=only, progress=False)

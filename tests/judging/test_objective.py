@@ -237,12 +237,9 @@ def test_what_helps_beats_the_baseline(objective, new):
     [
         (Objective.THROUGHPUT, (1.5, 0.5, 1.0), "1.50x (1.50–1.50)"),
         (Objective.THROUGHPUT, (1.001, 0.5, 1.0), "same"),
-        (Objective.LATENCY, (1.5, 1.0, 1.0), "1.50x (1.50–1.50)"),
         (Objective.MEMORY, (0.97, 0.69, 1.0), "saves 31 % of the memory at 0.970x (0.968–0.972) the speed"),
-        (Objective.MEMORY, (0.97, 1.12, 1.0), "takes 12 % more memory at 0.970x (0.968–0.972) the speed"),
         (Objective.MEMORY, (1.5, 1.001, 1.0), "1.50x (1.50–1.50) as fast in as much memory"),
         (Objective.ENERGY, (1.5, 1.0, 0.78), "takes 22 % less energy a sample at 1.50x (1.50–1.50) the speed"),
-        (Objective.ENERGY, (1.5, 1.0, 1.3), "takes 30 % more energy a sample at 1.50x (1.50–1.50) the speed"),
         (Objective.ENERGY, (1.5, 1.0, 1.001), "takes as much energy a sample at 1.50x (1.50–1.50) the speed"),
     ],
 )
@@ -258,10 +255,8 @@ def test_what_settings_do_is_told_by_the_objective(objective, measured, words):
         (Goal(min_score=0.75), 0.64, 0.912, "--min-score is 0.75"),
         (Goal(max_drop=0.005), 0.908, 0.912, ""),
         (Goal(max_drop=0.005), 0.907, 0.912, "--max-drop is 0.5 %"),
-        (Goal(max_drop=0.005), 0.95, 0.912, ""),
         (Goal(max_drop=0.1), -2.15, -2.0, ""),
         (Goal(max_drop=0.1), -2.25, -2.0, "--max-drop is 10 %"),
-        (Goal(min_score=0.5, max_drop=0.01), 0.9, 0.912, "--max-drop is 1 %"),
     ],
 )
 def test_a_score_is_held_against_the_bounds(goal, score, baseline, bound):

@@ -156,11 +156,15 @@ class Net(nn.Module):
         return self.scale * self.last(self.dropout(torch.tanh(self.norm(self.first(x)))))
 
 
+class ConvBlock(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.GELU())
+
+
 class ConvNet(nn.Sequential):
     def __init__(self):
-        first, second = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1, bias=False)
-        layers = [first, nn.BatchNorm2d(8), nn.GELU(), second, nn.BatchNorm2d(8), nn.GELU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
+        first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        super().__init__(first, ConvBlock(), ConvBlock(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES))
 
 
 class TinyLM(nn.Module):

@@ -29,13 +29,15 @@ SETTINGS: Mapping[str, Mapping[str, Value]] = {
     "compiled": {"compile.mode": "default"},
     "reduce-overhead": {"compile.mode": "reduce-overhead"},
     "with loss": {"compile.scope": "with_loss"},
+    "regional": {"compile.scope": "regional"},
     "captured, with loss": {**FUSED, **GRAPH, "compile.scope": "with_loss"},
 }
-COMPILING = ("compiled", "reduce-overhead", "with loss", "captured, with loss")
+COMPILING = ("compiled", "reduce-overhead", "with loss", "regional", "captured, with loss")
 ON_CPU = ("nothing", "exact", "float16", "stack", "captured")
 # Compiling takes seconds. What is drawn at random in compiled code is not what is drawn in a plain loop.
 COMPILED_ON_CPU = (
     ("plain", "compiled"),
+    ("images", "regional"),
     ("frozen_and_unfrozen", "compiled"),
     ("loss_of_the_model", "compiled"),
     ("weight_of_the_global", "with loss"),
@@ -116,4 +118,6 @@ def test_a_compiled_loop_does_what_the_plain_one_does(name, setting, request):
 def test_a_loop_on_a_gpu_does_what_the_plain_one_does(name, setting):
     if setting in COMPILING and LOOPS[name].draws:
         pytest.skip("compiled code draws other random numbers")
+    if setting == "regional" and name != "images":
+        pytest.skip("the model repeats no block")
     check(name, setting, "cuda")

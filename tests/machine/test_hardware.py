@@ -71,8 +71,6 @@ def refusing(code):
     ("context", "words"),
     [
         (refusing(FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND), "no NVIDIA driver"),
-        (refusing(FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED), "not loaded"),
-        (refusing(FakeNvml.NVML_ERROR_NO_PERMISSION), "may not talk"),
         (refusing(999), "code 999"),
         (nvml(count=0), "sees no GPU"),
     ],
@@ -95,11 +93,6 @@ def test_processes_are_named_and_our_own_are_left_out():
     assert gpu.processes[0].name == psutil.Process(1).name()
     assert gpu.processes[1].name == "a process outside this container"
     assert gpu.processes[1].used_memory_bytes is None
-
-
-@pytest.mark.parametrize("uuid", [UUID, UUID.removeprefix("GPU-"), UUID.removeprefix("GPU-").upper()])
-def test_a_gpu_is_found_by_its_uuid_with_and_without_the_prefix(uuid):
-    assert GpuGauges(uuid, nvml()).read().temperature_c == 41
 
 
 # --- what a trial watches -------------------------------------------------------------------------------------
@@ -207,7 +200,6 @@ def kernel(tmp_path):
     ("files", "cores"),
     [
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
-        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "10000 100000"}, 1),
         ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
         (  # version 1, and a path that is not visible
             {

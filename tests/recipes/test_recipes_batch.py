@@ -12,8 +12,7 @@ from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
-from advisor.figures.formatting import MISSING
-from advisor.figures.sweep import knee_of, sweep_points, sweep_rows
+from advisor.figures.sweep import knee_of, sweep_points
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import (
@@ -86,27 +85,12 @@ def test_a_size_without_a_margin_of_memory_is_not_recommended():
     assert knee_of(sweep_points(baseline(), steep, memory_bytes=80 * GIB)) == 128
 
 
-def test_the_rows_name_the_knee_and_the_size_that_ran_out():
-    points = sweep_points(baseline(), [*SWEEP, record(512, outcome=Outcome.OUT_OF_MEMORY)])
-    rows = sweep_rows(points)
-    assert [row["Batch"] for row in rows] == ["32", "64", "128", "256", "512"]
-    assert [row["Remark"] for row in rows] == ["", "", "knee", "", "out of memory"]
-    assert rows[2] | {"Step": "49.2 ms", "Samples/s": "2,600", "Gain": "2.60x", "Memory": "1.00 GiB"} == rows[2]
-    assert (rows[4]["Step"], rows[4]["Samples/s"], rows[4]["Gain"]) == (MISSING, MISSING, "")
-
-
 def with_calls(one, p95_ms):
     result = replace(one.result, latency=Latency(0.9 * p95_ms, p95_ms, 1.2 * p95_ms, 100))
     return replace(one, result=result)
 
 
 CALLED = [with_calls(one, p95_ms) for one, p95_ms in zip(SWEEP, (40.0, 60.0, 110.0), strict=True)]
-
-
-def test_the_table_of_inference_has_the_percentiles_of_single_calls():
-    rows = sweep_rows(sweep_points(with_calls(baseline(), 33.0), CALLED))
-    assert [row["Call p95"] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms"]
-    assert rows[0]["Call p50"] != rows[0]["Call p99"] != ""
 
 
 @pytest.mark.parametrize(("limit_ms", "size"), [(200.0, 128), (60.0, 128), (59.0, 64), (35.0, 32), (20.0, None)])

@@ -1,12 +1,9 @@
 """Activation checkpointing."""
 
 import copy
-import functools
-import pickle
 
 import pytest
 import torch
-import torchvision
 from model_structures import applied, coded
 from proposals import CATALOG
 from torch import nn
@@ -60,12 +57,6 @@ def encoder():
     return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
 
 
-def frozen():
-    model = Stacked()
-    model.blocks[0].requires_grad_(False)
-    return model
-
-
 def wholly_frozen_blocks():
     model = Stacked()
     model.blocks.requires_grad_(False)
@@ -80,8 +71,6 @@ def shared_block():
 CHECKPOINTED = {
     "keywords, dicts and dropout": (Stacked, (8, 16)),
     "PyTorch's own layers": (encoder, (2, 5, 16)),
-    "resnet18": (lambda: torchvision.models.resnet18(num_classes=3), (2, 3, 16, 16)),
-    "frozen first block": (frozen, (8, 16)),
     "frozen blocks": (wholly_frozen_blocks, (8, 16)),
     "a block called twice": (shared_block, (8, 16)),
 }
@@ -96,8 +85,7 @@ def test_checkpointed_blocks_train_to_the_bit(way, name):
     changed = way("checkpointing", "blocks", model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert changed is model
     assert [name for name, _ in changed.named_modules()] == [name for name, _ in before.named_modules()]
-    steps = 2 if name == "resnet18" else 5  # eleven million parameters
-    assert training_steps(changed, x, steps) == training_steps(before, x, steps)
+    assert training_steps(changed, x) == training_steps(before, x)
     expected, found = before.state_dict(), changed.state_dict()
     assert list(found) == list(expected)
     for key, tensor in expected.items():
@@ -132,14 +120,6 @@ def test_checkpointed_blocks_keep_their_inputs_only():
     assert saved_bytes(model, x) == pytest.approx(usual, rel=0.05)
 
 
-def test_checkpointed_models_can_be_copied_and_pickled():
-    model = applied("checkpointing", "blocks", Stacked())
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.blocks[0].forward.args == (other.blocks[0],)
-        x = torch.randn(8, 16)
-        assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
-
-
 def test_a_model_that_has_a_switch_of_its_own_is_switched_off_and_seen():
     class Switched(Stacked):
         gradient_checkpointing = True
@@ -153,15 +133,6 @@ def test_a_model_that_has_a_switch_of_its_own_is_switched_off_and_seen():
     assert not any("forward" in vars(module) for module in model.modules())
     applied("checkpointing", "none", model)
     assert not model.gradient_checkpointing
-
-
-def test_a_block_with_a_forward_of_its_own_is_left_out():
-    model = Stacked()
-    own = functools.partial(type(model.blocks[1]).forward, model.blocks[1])
-    model.blocks[1].forward = own
-    applied("checkpointing", "blocks", model)
-    assert model.blocks[1].forward is own
-    assert model.blocks[0].forward is not own
 
 
 @pytest.mark.compile

@@ -13,9 +13,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.errors import RefusedError
-from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Skip
-from advisor.step.step import TrainStep
+from advisor.records import Skip
 from advisor.trial.measurement.probe import sample_of
 
 WORDS, WIDTH, BATCH, LENGTH = 16_384, 4, 3, 11
@@ -164,24 +162,6 @@ def test_evaluation_and_copies_get_a_tensor():
     assert sample_of(model(batch()[0])) == sample_of(expected), "a trial compares what the model returns in a step"
     assert torch.equal(pickle.loads(pickle.dumps(model)).eval()(batch()[0]), expected)
     assert list(model.state_dict()) == list(Decoder().state_dict())
-
-
-@pytest.mark.parametrize("loss", [None, cross_entropy, CHUNKED["rows"]])
-def test_a_step_under_autocast_has_the_loss_of_the_plain_one(loss):
-    losses = []
-    for change in (False, True):
-        torch.manual_seed(0)
-        model = Decoder()
-        if change:
-            applied("chunked_loss", True, model)
-        plan = StepPlan(Mode.TRAIN, "cpu", autocast="bfloat16")
-        used = (
-            (lambda scores, targets: cross_entropy(scores.transpose(1, 2), targets)) if loss is cross_entropy else loss
-        )
-        step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=30.0), used, plan)
-        losses.append([float(step(batch())) for _ in range(3)])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-2)  # of bfloat16
-    assert losses[1][0] > losses[1][2] + 0.1
 
 
 def test_only_a_large_last_layer_of_pytorchs_own_is_changed():

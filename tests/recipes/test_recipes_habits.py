@@ -7,18 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.python.file import python_source
-from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
 from advisor.step.step import InferStep, TrainStep
-from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.habits import (
-    GRAD_MODES,
     SYNC_WARNING,
     SyncRecorder,
     recording,
@@ -61,48 +56,7 @@ def test_the_loss_is_summed_on_the_device():
     assert not step._loss_sum.requires_grad
 
 
-@pytest.mark.parametrize("plan", [{"loss_item": "every_step"}, {"empty_cache": "every_step_with_del"}])
-def test_habits_change_no_number(plan):
-    torch.manual_seed(1)
-    data = [batch() for _ in range(3)]
-    plain, other = train_step(), train_step(**plan)
-    assert [plain(x).item() for x in data] == [other(x).item() for x in data]
-    assert [plain.run(x).item() for x in data] == [other.run(x).item() for x in data]
-
-
-@pytest.mark.parametrize(
-    ("loss_item", "empty_cache"), [("accumulated", "never"), ("every_step", "every_step_with_del")]
-)
-def test_the_exported_file_leaves_them_to_the_loop(loss_item, empty_cache):
-    text = python_source(CATALOG, {"loop.loss_item": loss_item, "loop.empty_cache": empty_cache}, Mode.TRAIN)
-    module = {}
-    exec(compile(text, "tuned", "exec"), module)
-    torch.manual_seed(1)
-    data = [batch() for _ in range(3)]
-    reference = train_step(loss_item=loss_item)
-    model = train_step().model
-    step = module["train_step"](model, torch.optim.SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss())
-    assert [step(x).item() for x in data] == [reference(x).item() for x in data]
-    assert ("    #     loss_sum += loss.detach()" in text) is (loss_item == "accumulated")
-    assert ("    #     torch.cuda.empty_cache()" in text) is (empty_cache != "never")
-
-
-@pytest.mark.parametrize("value", ["none", "anomaly", "profiler"])
-def test_debugging_aids_are_switched_and_read_back(value):
-    components = Components(nn.Linear(2, 2), None, None, StepPlan(Mode.TRAIN, "cpu"))
-    CATALOG["debug_off"].apply(components, value)
-    assert _debug_switch() == value
-    CATALOG["debug_off"].apply(components, "none")
-    assert _debug_switch() == "none"
-
-
 # --- ways side by side ----------------------------------------------------------------------------------------
-
-
-def test_validation_is_timed_in_each_grad_mode():
-    rows = validation_rows(train_step(), batch(), limit_s=0.01)
-    assert [row.way for row in rows] == list(GRAD_MODES)
-    assert all(row.step_ms > 0 and row.memory_bytes is None for row in rows)
 
 
 def test_validation_leaves_modes_weights_and_statistics_as_they_were():
@@ -289,38 +243,6 @@ def test_a_wait_behind_long_work_costs_what_the_work_takes():
 
 
 @pytest.mark.gpu
-def test_a_step_that_never_waits_has_no_places():
-    assert sync_places(gpu_step(), Feed(gpu_batch())) == ()
-
-
-@pytest.mark.gpu
-def test_waits_in_the_loss_and_in_synchronize_are_found():
-    def loss(output, target):
-        value = nn.functional.cross_entropy(output, target)
-        history.append(value.item())
-        torch.cuda.synchronize()
-        return value
-
-    history = []
-    places = sync_places(gpu_step(loss=loss), Feed(gpu_batch()))
-    assert {place.text for place in places} == {"history.append(value.item())", "torch.cuda.synchronize()"}
-
-
-@pytest.mark.gpu
-def test_the_scaler_of_half_precision_waits_inside_pytorch():
-    places = sync_places(gpu_step(autocast="float16"), Feed(gpu_batch()))
-    assert places
-    assert all("grad_scaler" in place.file or "optim" in place.file for place in places), places
-
-
-@pytest.mark.gpu
-def test_copies_of_the_batch_and_habits_of_the_plan_are_left_out():
-    data = TensorDataset(torch.randn(64, 512), torch.randint(4, (64,)))
-    step = gpu_step(loss_item="every_step", empty_cache="every_step")
-    assert sync_places(step, Feed(DataLoader(data, batch_size=16))) == ()
-
-
-@pytest.mark.gpu
 def test_reading_the_loss_waits_and_adding_it_up_does_not():
     waits = {}
     for value in ("never", "every_step", "accumulated"):
@@ -336,49 +258,3 @@ def test_reading_the_loss_waits_and_adding_it_up_does_not():
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert waits == {"never": False, "every_step": True, "accumulated": False}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("value", ["never", "every_step", "every_step_with_del"])
-def test_emptying_the_cache_gives_memory_back(value):
-    step = gpu_step(empty_cache=value)
-    data = torch.randn(16384, 512), torch.randint(4, (16384,))  # a segment of its own: 10 MiB and less share one
-    for _ in range(3):
-        step(data)
-    torch.cuda.synchronize()
-    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    after = step(data)
-    del after
-    if value == "never":
-        assert unused > 2**20
-    before = torch.cuda.memory_reserved()
-    torch.cuda.empty_cache()
-    given_back = before - torch.cuda.memory_reserved()
-    # The batch's 32 MiB are still in use when the cache is emptied without `del`.
-    assert (given_back >= 32 * 2**20) is (value != "every_step_with_del")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("value", ["anomaly", "profiler", "nvtx", "none"])
-def test_debugging_aids_on_a_gpu(value):
-    step = gpu_step()
-    CATALOG["debug_off"].apply(Components(step.model, step.optimizer, None, step.plan), value)
-    assert _debug_switch() == value
-    for _ in range(3):
-        step(gpu_batch())
-    torch.cuda.synchronize()
-    stop_debugging()
-    if value != "anomaly":
-        assert _debug_switch() == "none"
-    with torch.profiler.profile(acc_events=True) as recorded:
-        step(gpu_batch())
-        torch.cuda.synchronize()
-    assert any(row.self_device_time_total for row in recorded.key_averages())
-
-
-@pytest.mark.gpu
-def test_validation_without_recording_needs_less_memory():
-    rows = {row.way: row for row in validation_rows(gpu_step(), gpu_batch(8192), limit_s=0.2)}
-    assert rows["grad"].memory_bytes > 2 * rows["no_grad"].memory_bytes > 0
-    assert rows["inference_mode"].memory_bytes == pytest.approx(rows["no_grad"].memory_bytes, rel=0.1)
-    assert all(row.step_ms > 0 for row in rows.values())

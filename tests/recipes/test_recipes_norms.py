@@ -14,10 +14,8 @@ from model_structures import (
     UNet,
     applied,
     each_model,
-    every_way,
     inspected,
     made,
-    scrambled,
     unread,
 )
 from torch import nn
@@ -53,19 +51,6 @@ def test_without_the_biases_outputs_and_gradients_are_the_same(way, name):
         assert set(expected) - set(found) == lost
         for key in found:
             torch.testing.assert_close(found[key], expected[key])
-
-
-@every_way
-def test_evaluation_agrees_after_training_on_without_the_biases(way):
-    model, images, _, _ = made("U-Net")
-    models = [copy.deepcopy(model), model]
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in models]
-    way("conv_bias", False, models[1], optimizers[1])
-    for _ in range(3):
-        for each, optimizer in zip(models, optimizers, strict=True):
-            gradients(each.train(), images)
-            optimizer.step()
-    torch.testing.assert_close(models[1].eval()(images), models[0].eval()(images))
 
 
 def test_checkpoints_without_the_biases_go_both_ways():
@@ -139,26 +124,6 @@ def test_folded_models_give_the_same_outputs(way, name):
     assert type(changed) is kind
     assert sum(isinstance(module, nn.Identity) for module in changed.modules()) == folds
     torch.testing.assert_close(changed(images), expected)
-
-
-def test_folding_keeps_type_layout_and_gradients_switch():
-    model = UNet().eval().to(torch.bfloat16, memory_format=torch.channels_last).requires_grad_(False)
-    images = torch.randn(2, 3, 8, 8, dtype=torch.bfloat16)
-    expected = model(images)
-    applied("fold_norm", True, model)
-    weight = model.down[0].weight
-    assert (weight.dtype, weight.requires_grad) == (torch.bfloat16, False)
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(model(images), expected, rtol=0.05, atol=0.05)
-
-
-def test_tied_weights_are_folded_apart():
-    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1, bias=False))
-    model[2].weight = model[0].weight
-    scrambled(model).eval()
-    images = torch.rand(2, 3, 4, 4)
-    expected = model(images)
-    torch.testing.assert_close(applied("fold_norm", True, model)(images), expected)
 
 
 @pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm])

@@ -12,8 +12,6 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.step import make_step
-from advisor.step.tuning import apply_settings
 from advisor.trial.inspection import current_settings, inspect_loop
 from advisor.workloads.loop import Loop
 
@@ -57,22 +55,6 @@ def batches(count=5):
     ]
 
 
-def applied(settings):
-    components = parts()
-    apply_settings(CATALOG, components, settings)
-    return make_step(components, nn.functional.cross_entropy)
-
-
-def exported(settings):
-    module, components = module_of(CATALOG, settings, Mode.TRAIN), parts()
-    model, optimizer, _ = module.prepare(components.model, components.optimizer)
-    return module.train_step(model, optimizer, nn.functional.cross_entropy)
-
-
-def losses(step):
-    return [step(batch).item() for batch in batches()]
-
-
 def by_apply(recipe_id, value, components):
     CATALOG[recipe_id].apply(components, value)
     return components.model, components.optimizer
@@ -106,24 +88,6 @@ def test_the_weights_and_the_optimizers_state_take_the_type(effect, value):
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
     state = optimizer.state[model.head.weight]
     assert (state["exp_avg"].dtype, state["step"].dtype) == (dtype, torch.float32)
-
-
-@pytest.mark.parametrize("step_of", [applied, exported])
-@pytest.mark.parametrize("value", ["bfloat16", "float32"])
-def test_a_step_with_half_weights_trains_near_the_float32_one(step_of, value):
-    expected = losses(applied({}))
-    step = step_of({"precision.weights": value})
-    found = losses(step)
-    assert found == (pytest.approx(expected, rel=0.03) if value == "bfloat16" else expected)
-    assert (found == expected) is (value == "float32")
-
-
-def test_floating_point_targets_are_cast_too():
-    components = parts(model=nn.Linear(3, 2))
-    apply_settings(CATALOG, components, {"precision.weights": "bfloat16"})
-    step = make_step(components, nn.functional.mse_loss)
-    first, second = (step((torch.ones(4, 3), torch.zeros(4, 2))).item() for _ in range(2))
-    assert second < first
 
 
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])

@@ -8,7 +8,6 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.records import Verdict
 from advisor.report.comparison import Measured, comparison_sections, summary
 
 BEFORE, AFTER, TOLD = range(3)
@@ -76,15 +75,6 @@ def test_different_targets_stand_side_by_side_without_a_ratio():
     assert {"Target", "Model", "Loop"} <= set(found["Workload"])
     assert "not tried" in {row[AFTER] for row in found["Settings"].values()}
     assert {row[TOLD] for title in ("Baseline", "Stack") for row in found[title].values()} == {""}
-
-
-def test_a_setting_that_became_slower_is_told():
-    other = SessionState.of(sample_history())
-    name, record = next((n, r) for n, r in other.trials.items() if r.verdict is Verdict.FASTER)
-    comparison = replace(record.comparison, speedup=0.5, ci_low=0.49, ci_high=0.51)
-    other.apply(events.TrialMeasured(replace(record, comparison=comparison)))
-    found = by_title(side(sample_history()), Measured("two", sample_request(), other))
-    assert found["Settings"][name][TOLD].startswith("-")
 
 
 @pytest.mark.parametrize("history", [failed_history, cancelled_history, list])

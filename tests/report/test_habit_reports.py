@@ -5,20 +5,18 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts
 from planted import TINY_TARGET
-from real_session import short_trials
+from real_session import Run, short_trials
 from sample_session import sample_history, sample_request
 
-from advisor.experiment.past.journal import Journal, open_session
-from advisor.experiment.request import Request
-from advisor.experiment.session import Session
+from advisor.experiment.events import TrialsPlanned
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Finding, SyncPlace, TargetSpec
-from advisor.report.evidence import habit_rows, price_of, price_text
-from advisor.runner.trials import Runner
+from advisor.records import Candidate, Finding, SyncPlace
+from advisor.report.evidence import price_of, price_text
 
 # --- what reports say of habits -------------------------------------------------------------------------------
 
@@ -102,21 +100,15 @@ raise RuntimeError("nobody runs this")
 
 
 @pytest.mark.process
-def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+@pytest.mark.usefixtures("own_state")
+def test_a_session_reads_the_source(tmp_path):
     (tmp_path / "train.py").write_text(LOOP, encoding="utf-8")
-    request = Request(
-        TargetSpec("target.py", str(tmp_path), device="cpu"),
-        budget_s=60.0,
-        only=("zero_grad", "eval_no_grad"),
-        scripts=(str(tmp_path / "train.py"), str(tmp_path / "gone.py")),
-    )
-    told, runner, journal = [], Runner(), Journal.create(request)
+    scripts = tuple(str(tmp_path / name) for name in ("train.py", "gone.py"))
+    run = Run(tmp_path, TINY_TARGET, only=("zero_grad", "eval_no_grad"), scripts=scripts, budget_s=60.0)
     with short_trials():
-        Session(request, runner, told.append, journal).run()
-    journal.close()
-    state = SessionState.of(told)
+        state = run.run_until(
+            lambda event: isinstance(event, TrialsPlanned) and "alone" in event.skipped["eval_no_grad"]
+        ).state
     assert state.failure is None
     assert state.source_files == ("target.py", "train.py", "gone.py")
     # The loss is read on the host in train.py:7, which matters on a GPU only.
@@ -124,6 +116,4 @@ def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch)
     assert state.source_problems == ("gone.py could not be read: No such file or directory",)
     assert state.facts.findings == state.findings
     assert "no_grad" in state.skipped["eval_no_grad"]
-    rows = {(row.habit, row.way): row for row in habit_rows(state)}
-    assert set(rows) == {("eval_no_grad", way) for way in ("grad", "no_grad", "inference_mode")}
-    assert SessionState.of(open_session().events).findings == state.findings
+    assert SessionState.of(open_session(run.journal.session_id).events).findings == state.findings

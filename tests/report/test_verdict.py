@@ -9,9 +9,8 @@ from advisor.experiment import events
 from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.judging.objective import WORDS
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, LeftOut, Objective, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.records import Combination, Comparison, LeftOut, Outcome, RoundTimes, StackRecord, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
 
 
@@ -98,11 +97,6 @@ def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open
 def test_an_export_without_settings_says_why():
     assert export_remark(session()) == ", without settings: nothing could be judged: no candidate was tried"
     assert export_remark(session(lambda r: r)) == ", without settings: nothing that was tried is measurably faster"
-
-
-def test_every_objective_has_its_words():
-    assert set(WORDS) == set(Objective)
-    assert all(words.short and words.ranked and all(words.better) for words in WORDS.values())
 
 
 def test_candidates_that_help_are_counted_where_no_combination_does():

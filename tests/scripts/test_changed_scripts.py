@@ -239,13 +239,6 @@ def test_what_is_written_where(name, tmp_path):
 class TestPlaces:
     """Changes of several files, and of calls that no diff of one file shows."""
 
-    def test_a_helper_that_makes_the_model_in_another_file_stays_as_it_is(self, written, tmp_path):
-        (tmp_path / "model_file.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(1, 1)\n")
-        head = HEAD.replace("model = nn.Linear(1, 1)", "from model_file import make\nmodel = make()")
-        text, patched = written(f"{head}{LOOP}", {"model.memory_format": "channels_last"})
-        assert len(patched.files) == 1
-        assert "model = model.to(memory_format=torch.channels_last)" in text
-
     def test_parts_of_a_module_are_changed_where_the_module_is_made(self, written):
         agent = (
             "class Agent(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -257,14 +250,6 @@ class TestPlaces:
         text, _ = written(head + loop, {"compile.mode": "default"})
         assert "agent = Agent()\n# perf-advisor: settings of agent.actor\nagent.actor.compile()\n" in text
         assert "agent.critic.compile()\n" in text
-
-    def test_a_loader_that_the_script_gave_away_is_changed_where_it_is_made(self, tmp_path):
-        pytest.importorskip("accelerate")
-        pytest.importorskip("transformers")
-        path = tmp_path / "train.py"
-        path.write_bytes((PUBLIC.parent / "accelerate_loop.py").read_bytes())
-        text = changed(path, {"data.num_workers": 1}).files[str(path)].decode()
-        assert "shuffle=True, collate_fn=collate, num_workers=1)\n" in text
 
     def test_an_evaluation_that_records_gradients_gets_a_decorator(self, tmp_path):
         path = copies("reference", tmp_path)
@@ -326,15 +311,12 @@ class TestPlaces:
             ("loss = loss / loss.item()\n    loss.backward()", "on the host"),
             ("loss.backward()\n    print(loss.item())", "on the host"),
             ("loss.backward()\n    seen.append(loss)", "on the host"),
-            ("loss.backward()\n    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()", "on the host"),
             ("loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError", "on the host"),
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
-            ("for part in y.split(4):\n        loss = loss + part.mean()\n    loss.backward()", ""),
             ("loss.backward()\n    if CLIP > 0:\n        nn.utils.clip_grad_norm_(model.parameters(), CLIP)", ""),
             ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
             ("loss = loss.log()\n    loss.backward()", ""),
-            ("if epoch > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
             ("loss.backward()\n    schedule.step()", "calls step() on the host"),
         ],
     )
@@ -378,16 +360,6 @@ class TestPlaces:
         text, _ = written(HEAD + more + PLAIN.replace(UPDATE, update), GRAPH, device="cuda")
         assert f"{update}    return loss\n" in text or f"{update}\ntrain_step =" in text
         assert "train_step = CapturedStep(train_step, model, bias, optimizer)\n" in text
-
-    def test_an_optimizer_whose_name_the_step_binds_is_not_captured(self, tmp_path):
-        path = tmp_path / "train.py"
-        step = "loss = (model(x) - y).abs().mean()\n    optimizer.zero_grad()\n    loss.backward()\n"
-        updates = "    for one in [optimizer]:\n        one.step()\n"
-        path.write_text(f"{HEAD}for x, y in loader:\n    {step}{updates}")
-        loop = load_target(TargetSpec(path.name, str(tmp_path), device="cpu"))
-        patched = patched_files(load_catalog(()), {"step.cuda_graph": True}, facts_of(loop, "cuda"), str(path))
-        assert "CapturedStep(" not in patched.files[str(path)].decode()
-        assert len(patched.left_out) == 1
 
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")

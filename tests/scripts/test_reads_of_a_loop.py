@@ -68,16 +68,10 @@ LOOPS = {
     ),
     # As in YOLOv5: `pbar = enumerate(train_loader)`, and then `pbar = tqdm(pbar)`.
     "a name for a bar": (IN_A_BAR.format("tqdm(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
-    "a name for an iterator": (NAMED.format("iter(loader)", "x, y", "int(x[0])"), (8, 2), [*EPOCH, 0, 8]),
     "a name for a count": (
         NAMED.format("enumerate(loader)", "count, (x, y)", "(count, int(x[0]))"),
         (8, 2),
         [*zip([1, 2, 3, 4, 5, 6, 7, 0], EPOCH, strict=True), (1, 0), (2, 8)],
-    ),
-    "a name for a bar around a count": (
-        IN_A_BAR.format("tqdm(enumerate(loader), total=8)", "count, (x, y)", "count"),
-        (8, 2),
-        [1, 2, 3, 4, 5, 6, 7, 0, 1, 2],
     ),
     # As StyleGAN's phases. The loop that reads the batch is the step, and not the one within it.
     "several updates to a batch": (
@@ -117,27 +111,6 @@ LOOPS = {
         batches = again(loader)
         while True:
             for _ in range(2): x, y = next(batches); seen.append(int(x[0]))
-            OWN
-        """,
-        (4,),
-        [0, 8, 16, 24],
-    ),
-    "a comprehension": (
-        """
-        batches = again(loader)
-        while True:
-            both = [next(batches) for _ in range(2)]; x, y = both[1]; seen += [int(a[0]) for a, _ in both]
-            OWN
-        """,
-        (4,),
-        [0, 8, 16, 24],
-    ),
-    "two lines": (
-        """
-        batches = again(loader)
-        while True:
-            x, y = next(batches); seen.append(int(x[0]))
-            x, y = next(batches); seen.append(int(x[0]))
             OWN
         """,
         (4,),

@@ -12,14 +12,7 @@ from torch import nn
 from advisor.errors import RefusedError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
-from advisor.step.optimizer import (
-    UNSCALES,
-    TensorRates,
-    optimizer_implementation,
-    set_options,
-    sparse_parameters,
-    updates_without_host,
-)
+from advisor.step.optimizer import UNSCALES, TensorRates, optimizer_implementation, set_options, sparse_parameters
 from advisor.step.tuning import Tuning
 from advisor.trial.inspection import implementations_of
 
@@ -223,31 +216,11 @@ def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
     assert "row_var" in optimizer.state[model[0].weight]
 
 
-def test_it_trains_as_one_that_was_made_so():
-    expected, plain = made(torch.optim.Adafactor, weight_decay=0.01)
-    model, optimizer = made(torch.optim.AdamW)
-    changed(optimizer, "optimizer_memory", "adafactor")
-    train(expected, plain)
-    train(model, optimizer)
-    assert_same_weights(model, expected)
-    plain.load_state_dict(through_disk(optimizer.state_dict()))
-    optimizer.load_state_dict(plain.state_dict())
-
-
 def test_an_optimizer_with_state_keeps_its_class():
     model, optimizer = made(torch.optim.AdamW)
     train(model, optimizer, 1)
     with pytest.raises(RefusedError, match="has made steps"):
         changed(optimizer, "optimizer_memory", "adafactor")
-
-
-def test_only_the_classes_that_it_is_for_become_another():
-    _, optimizer = made(Passing, scale=1.0)
-    with pytest.raises(ValueError, match="takes the place of Adam or AdamW, not of Passing"):
-        changed(optimizer, "optimizer_memory", "adafactor")
-    _, optimizer = made(torch.optim.SGD)
-    with pytest.raises(RefusedError, match="takes the place of Adam or AdamW, not of SGD"):
-        changed(optimizer, "large_batch_optimizer", "lamb")
 
 
 # --- saved and loaded -----------------------------------------------------------------------------------------
@@ -328,21 +301,6 @@ def test_a_fused_step_over_weights_of_another_layout_finds_its_state(own, loaded
     saved = optimizer.state_dict()["state"][0]
     assert saved["exp_avg"].is_contiguous()
     assert optimizer.state[model.weight]["exp_avg"].stride() == model.weight.stride()
-
-
-@pytest.mark.process
-def test_a_wrapper_without_hooks_of_its_own_saves_what_the_optimizer_in_it_does():
-    lookahead = pytest.importorskip("timm.optim.lookahead").Lookahead
-    states = []
-    for settings in ({}, {"model.memory_format": "channels_last"}):
-        model = images()
-        optimizer = lookahead(torch.optim.AdamW(model.parameters(), lr=0.01), k=2)
-        model, optimizer = Tuning(settings).prepare(model, optimizer)
-        assert not updates_without_host(optimizer)
-        train_on_images(model, optimizer, 4)
-        states.append(optimizer.state_dict())
-    assert_same_saved(*states)
-    assert states[1]["state"][0]["exp_avg"].is_contiguous()
 
 
 # --- learning rates in tensors --------------------------------------------------------------------------------

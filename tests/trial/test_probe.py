@@ -129,15 +129,6 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
 
 
 @pytest.mark.compile
-def test_a_model_that_is_compiled_in_place_is_not_hooked():
-    step = train_step()
-    step.model.compile(backend="eager")
-    probe = probe_training(step, [batch()] * 2, 0)
-    assert probe.outputs == ()
-    assert len(probe.losses) == 2
-
-
-@pytest.mark.compile
 def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -262,21 +253,9 @@ def test_a_sample_spans_all_tensors_and_is_exact():
     [
         ({"scores": torch.tensor([0.5]), "boxes": torch.tensor([10_000])}, (0.5, 0.5)),
         (torch.tensor([7, 8]), (15.0, 7.0, 8.0)),
-        (torch.tensor([1 + 2j]), (3.0, 1.0, 2.0)),
-        (torch.empty(0), ()),
         ("text", ()),
         (torch.full((2,), 60_000.0, dtype=torch.float16), (120_000, 60_000, 60_000)),  # summed without overflow
     ],
 )
 def test_a_sample_of_odd_outputs(output, sample):
     assert sample_of(output) == pytest.approx(sample, rel=1e-3)
-
-
-def test_shards_and_wrapped_tensors_are_passed_over():
-    class Wrapped(torch.Tensor):
-        def __tensor_flatten__(self):
-            raise NotImplementedError
-
-    wrapped = torch.ones(3).as_subclass(Wrapped)
-    assert sample_of([wrapped, torch.full((1,), 4.0)]) == (4.0, 4.0)
-    assert sample_of(wrapped) == ()

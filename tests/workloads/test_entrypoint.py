@@ -76,13 +76,7 @@ def test_a_module_in_a_package(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "shape"),
-    [
-        ("nn.Linear(3, 2)", (5, 3)),
-        ("(nn.Linear(3, 2), torch.ones(4, 3))", (4, 3)),
-        ("{'model': nn.Linear(3, 2), 'data': torch.ones(4, 3)}", (4, 3)),
-        ("type('Net', (nn.Linear,), {'__init__': lambda self: nn.Linear.__init__(self, 3, 2)})", (5, 3)),
-    ],
+    ("value", "shape"), [("nn.Linear(3, 2)", (5, 3)), ("(nn.Linear(3, 2), torch.ones(4, 3))", (4, 3))]
 )
 def test_a_value_needs_no_function(load, value, shape):
     loop = load(f"import torch\nfrom torch import nn\nthing = {value}", "mine:thing", input_shape=(5, 3))
@@ -105,7 +99,6 @@ def test_what_is_no_target(target):
     [
         ("yours:build", "there is no module 'yours'.", "timm:NAME"),
         ("yours.models:build", "there is no module 'yours.models'.", "install it"),
-        ("mine.models:build", "there is no module 'mine.models'.", "install it"),
         ("other/mine.py:build", "there is no file other/mine.py.", ""),
         ("mine:build", "mine has no 'build'.", "It defines: LR, builder, make, ones."),
     ],
@@ -250,7 +243,6 @@ TAKES = "import torch\ndef build({}):\n    return torch.nn.ReLU(), torch.ones({}
     [
         ("config", "config['size']", {"size": 7}),
         ("config=None", "config['size']", {"size": 7}),
-        ("cfg", "cfg['size']", {"size": 7}),
         ("device", "7, device=device", None),
     ],
 )
@@ -299,7 +291,6 @@ RuntimeError: Cannot copy tensors.
             "RuntimeError: CUDA error: not while capturing",
         ),
         (100 * "\x1b[1mword\x1b[0m " + "end", f"RuntimeError: {' '.join(60 * ['word'])} …"),
-        (400 * "x", f"RuntimeError: {300 * 'x'} …"),
     ],
 )
 def test_an_error_in_one_line(message, line):

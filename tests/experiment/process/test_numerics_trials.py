@@ -39,13 +39,6 @@ def test_a_recipe_that_computes_something_else_is_changed_though_it_declares_clo
     assert "rounding explains" in record.numerics.text
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_kernel_is_changed_in_inference_too(bench, fault):
-    numerics = bench(DROPPING, Mode.INFER).record(fault).numerics
-    assert numerics.measured is Numerics.CHANGED
-    assert numerics.text.startswith("the outputs differ by")
-
-
 def test_a_recipe_that_does_nothing_is_exact(bench):
     for one in (bench(BLOCKS), bench(DROPPING, Mode.INFER)):
         numerics = one.record("nothing").numerics
@@ -57,11 +50,7 @@ def test_a_recipe_that_does_nothing_is_exact(bench):
     [
         ("other_order", True, Numerics.CLOSE),
         ("fused_optimizer", "fused", Numerics.CLOSE),
-        ("fused_optimizer", "for-loop", Numerics.CLOSE),
-        ("zero_grad", "manual", Numerics.EXACT),
-        ("zero_grad", "zeros", Numerics.EXACT),
         ("control", True, Numerics.EXACT),
-        ("threads", 2, Numerics.CLOSE),
     ],
 )
 def test_what_only_rounds_is_no_worse_than_declared(bench, recipe, value, declared):
@@ -72,10 +61,9 @@ def test_what_only_rounds_is_no_worse_than_declared(bench, recipe, value, declar
     assert record.numerics.measured is not Numerics.CHANGED
 
 
-@pytest.mark.parametrize("value", ["bfloat16", "float16"])
-def test_half_precision_is_close_but_not_exact(bench, value):
+def test_half_precision_is_close_but_not_exact(bench):
     for one in (bench(BLOCKS), bench(DROPPING, Mode.INFER)):
-        numerics = one.record("autocast", value).numerics
+        numerics = one.record("autocast", "bfloat16").numerics
         assert (numerics.measured, numerics.declared) == (Numerics.CLOSE, Numerics.CLOSE)
         assert numerics.difference > 1e-5
         assert numerics.from_reference > 10 * numerics.baseline_from_reference
@@ -164,7 +152,7 @@ def test_what_draws_other_random_numbers_is_close(bench, recipe, value):
 
 
 @on_the_gpu
-@pytest.mark.parametrize("name", ["small_resnet18", "mlp12", "encoder", "recommender", "autoencoder"])
+@pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
 @pytest.mark.parametrize(
     ("recipe", "value"),
     [
@@ -182,15 +170,6 @@ def test_usual_settings_are_not_taken_for_faults(bench, name, recipe, value):
     assert record.result.measured, record.result
     assert record.numerics.measured is not Numerics.CHANGED, record.numerics
     assert not record.numerics.worse_than_declared, record.numerics
-
-
-@on_the_gpu
-@pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
-@pytest.mark.parametrize("value", ["bfloat16", "float16"])
-def test_usual_settings_are_not_taken_for_faults_in_inference(bench, name, value):
-    text = (WORKLOADS / f"{name}.py").read_text(encoding="utf-8")
-    numerics = bench(text, Mode.INFER).record("autocast", value).numerics
-    assert numerics.measured is Numerics.CLOSE, numerics
 
 
 @on_the_gpu

@@ -1,12 +1,10 @@
-"""Steps that are bound by one thing each; sizes are for a GPU, and smaller where there is none."""
+"""Steps that are bound by one thing each, at sizes for a GPU."""
 
 import time
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
-ON_GPU = torch.cuda.is_available()
 
 
 def sgd(parameters):
@@ -50,13 +48,13 @@ class Chain(nn.Module):
 
 
 def memory():
-    """One tensor of 512 MiB, or 64 MiB without a GPU, far more than caches hold; in inference."""
-    return Chain(4096).eval(), torch.randn(2**15 if ON_GPU else 2**12, 4096)
+    """One tensor of 512 MiB, far more than caches hold; in inference."""
+    return Chain(4096).eval(), torch.randn(2**15, 4096)
 
 
 def products():
     """Four square layers on a batch as large, in float32."""
-    width = 8192 if ON_GPU else 1024
+    width = 8192
     model = nn.Sequential(*[nn.Linear(width, width) for _ in range(4)])
     batch = (torch.randn(width, width), torch.randn(width, width))
     return model, batch, nn.MSELoss(), lambda parameters: torch.optim.SGD(parameters, lr=1e-3)

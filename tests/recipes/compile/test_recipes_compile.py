@@ -24,7 +24,6 @@ from advisor.records import Mode
 from advisor.step.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-COMPILES = ("compile_scope", "cpu_freeze")
 
 
 # --- compile.mode ---------------------------------------------------------------------------------------------
@@ -155,8 +154,7 @@ class Formula(nn.Module):
         return self.back(nn.functional.dropout(torch.sigmoid(x * 1.5) * x + 1, 0.1, self.training))
 
 
-@both_ways
-def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect, monkeypatch):
+def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(monkeypatch):
     compiled, usual = [], torch.compile
 
     def counted(module=None, **options):
@@ -164,7 +162,7 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect
         return usual(module, **options)
 
     model, reference = twin(Formula)
-    changed = effect("compile_scope", "pointwise", model)
+    changed = by_apply("compile_scope", "pointwise", model)
     monkeypatch.setattr(torch, "compile", counted)
     assert changed is model
     for size in (4, 6, 7):
@@ -181,22 +179,7 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(effect
 # --- compile.freezing -----------------------------------------------------------------------------------------
 
 
-def frozen_by_code(model):
-    namespace = {"torch": torch, "model": model}
-    exec(CATALOG["cpu_freeze"].code(True), namespace)
-    return torch.no_grad()(namespace["model"])
-
-
-def frozen_by_settings(model, **beside):
-    return make_step(applied(model, {"compile.freezing": True, **beside}, Mode.INFER), None)
-
-
-def frozen_in_inference_mode(model):
-    return frozen_by_settings(model, **{"infer.grad": "inference_mode"})
-
-
-@pytest.mark.parametrize("way", [frozen_by_settings, frozen_by_code, frozen_in_inference_mode])
-def test_parameters_become_constants(way, tmp_path, monkeypatch):
+def test_parameters_become_constants(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.manual_seed(0)
     model = Net()
@@ -205,7 +188,7 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
             model(IMAGES)
     expected = model.eval()(IMAGES)
     saved = {name: value.clone() for name, value in model.state_dict().items()}
-    step = way(model)
+    step = make_step(applied(model, {"compile.freezing": True}, Mode.INFER), None)
     output = step(IMAGES)
     with torch.no_grad():
         model.conv.weight.zero_()
@@ -214,9 +197,8 @@ def test_parameters_become_constants(way, tmp_path, monkeypatch):
     # The weights are constants of the code by now: what becomes of the parameter has no effect any more.
     assert torch.equal(output, again), "not frozen"
     assert not output.requires_grad
-    if way is not frozen_by_code:
-        model.load_state_dict(saved)
-        torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
+    model.load_state_dict(saved)
+    torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
 
 
 # --- a chunked loss -------------------------------------------------------------------------------------------
@@ -238,11 +220,3 @@ def test_a_chunked_loss_is_compiled_without_a_break(scope, eager_backend):
     assert not counters["graph_break"]
     for one, other in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(one, other)
-
-
-# --- the family -----------------------------------------------------------------------------------------------
-
-
-def test_what_compiles_is_tried_late():
-    assert all(CATALOG[recipe_id].expensive for recipe_id in COMPILES)
-    assert CATALOG.cost({"compile.scope": "regional"}) < 1 == CATALOG.cost({"compile.mode": "default"})

@@ -43,7 +43,6 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert not any(isinstance(message, Inspected) for message in messages), "the first baseline has looked"
 
 
-@pytest.mark.timed
 def test_a_schedule_made_for_fewer_steps_than_a_trial_makes_stays_at_its_last_rate(trial):
     result, _ = trial("""
         import torch

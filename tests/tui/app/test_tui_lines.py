@@ -6,12 +6,11 @@ from dataclasses import replace
 import tui_histories as histories
 from sample_session import cpu_history
 from tui_facts import READING
-from tui_fakes import make_app
 from tui_pilot import LARGE, SIZES, driven, press, screen_text, settle
 
 from advisor.machine.host import sample_host
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.widgets.gauges import GaugeStrip, Reading
+from advisor.tui.widgets.gauges import GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 
 
@@ -42,17 +41,6 @@ async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
         assert app.base_screen.focused.value.endswith("+")
         assert "1 min more" not in keys_line(app)
         assert "f1 Help" in keys_line(app)
-
-
-async def test_help_and_the_end_are_shown_however_narrow_the_screen_is() -> None:
-    async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "3")
-        for width in (30, 40, 80):
-            await pilot.resize_terminal(width, 10)
-            await settle(pilot)
-            line = keys_line(app)
-            assert "? Help  q Quit" in line
-            assert line.rstrip().endswith("palette")
 
 
 async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monkeypatch) -> None:
@@ -99,16 +87,3 @@ def test_the_gauges_of_this_machine_can_be_read() -> None:
     host = reading.result()
     assert 0 < host.cpu_percent <= 100, "also at a thread's first reading"
     assert 0 < host.memory_used_bytes <= host.memory_total_bytes
-
-
-async def test_gauges_that_fail_are_read_no_more() -> None:
-    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
-
-    def broken() -> Reading:
-        raise OSError("NVML went away [/]")
-
-    app._read_gauges = broken
-    async with app.run_test(size=LARGE) as pilot:
-        await settle(pilot)
-        assert app.query_one(GaugeStrip)._read is None
-        control.cancel()

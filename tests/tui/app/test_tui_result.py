@@ -16,7 +16,6 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.request import Outputs
 from advisor.records import Outcome, TrialResult
-from advisor.tui.views.result_table import columns_of
 from advisor.tui.widgets.table import Table
 
 WIDE = (200, 50)
@@ -153,19 +152,6 @@ async def test_the_list_is_ranked_folded_and_sorted_as_numbers() -> None:
         peaks = [row.figures.memory_bytes[1] for row in rows]
         assert peaks == sorted(peaks)
         assert table.keys[0] == "together", "the combination and your own settings keep their places"
-
-
-@pytest.mark.parametrize("width", range(20, 220, 5))
-def test_the_least_important_columns_go_first_and_all_fit(width) -> None:
-    columns = columns_of(width)
-    assert sum(column.width + 2 for column in columns) <= max(width, 20)
-    by_weight = ["name", "speed", "tick", "step", "memory", "bar", "numerics"]
-    kept = [
-        key
-        for key in by_weight
-        if key in {column.key.replace("ies", "y").replace("steps", "step") for column in columns}
-    ]
-    assert kept == by_weight[: len(kept)]
 
 
 async def test_rows_that_come_leave_the_cursor_on_its_row() -> None:

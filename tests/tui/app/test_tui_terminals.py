@@ -1,25 +1,18 @@
-"""Small, poor and busy terminals: no colour, sixteen colours, floods of log lines, keys held down."""
+"""Small, poor and busy terminals: no colour, sixteen colours, floods of log lines."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from statistics import median
 
 import pytest
 import tui_histories as histories
 from rich.color import Color as RichColor
 from rich.color import ColorSystem
-from textual.color import Color
-from textual.events import Key
 from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, choose, driven, press, screen_text, settle
+from tui_pilot import LARGE, choose, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.theme import THEMES
 from advisor.tui.views.result_table import TICKS
 from advisor.tui.widgets.log_tail import LogTail
 
@@ -60,62 +53,8 @@ async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatc
         assert len(set(sent.values())) == len(sent), sent
 
 
-BEGIN = """
-import asyncio, sys
-sys.path[:0] = sys.argv[1:]
-from tui_fakes import make_app
-
-async def begin():
-    app, _ = make_app([])
-    async with app.run_test():
-        print(app.theme, app.screen.styles.background.hex)
-
-asyncio.run(begin())
-"""
-
-
-@pytest.mark.parametrize(("asked", "begins"), [("advisor-light", "advisor-light #FBFBFC"), ("?", "advisor #0F1218")])
-def test_the_person_may_name_a_theme_to_begin_with(asked, begins) -> None:
-    """In a process of its own: Textual reads the variable when it is imported."""
-    folders = [str(folder) for folder in Path(__file__).parents[:3]]
-    command = [sys.executable, "-c", BEGIN, *folders]
-    done = subprocess.run(
-        command, env={**os.environ, "TEXTUAL_THEME": asked}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == begins
-
-
-def _luminance(colour: str) -> float:
-    """The relative luminance of WCAG 2."""
-    parts = [channel / 255 for channel in Color.parse(colour).rgb]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("theme", THEMES, ids=[theme.name for theme in THEMES])
-@pytest.mark.parametrize("name", ["foreground", "primary", "secondary", "accent", "success", "warning", "error"])
-def test_coloured_text_can_be_read_on_its_ground(theme, name) -> None:
-    for ground in (theme.background, theme.surface):
-        dark, light = sorted((_luminance(getattr(theme, name)), _luminance(ground)))
-        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
-
-
 def test_ticks_differ_in_their_signs() -> None:
     assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
-
-
-async def test_a_key_that_is_held_down_is_followed_to_its_end() -> None:
-    """A terminal sends it again and again, whether the app has drawn or not."""
-    async with driven(histories.to_trials(), hold=True, size=SMALL) as (pilot, app, _control):
-        for key, character in (("j", "j"), ("4", "4"), ("space", " ")):
-            await pilot.press("1")
-            for _ in range(60):
-                app._driver.send_message(Key(key, character).set_sender(app))
-            await settle(pilot)
-            assert app.is_running
-            await press(pilot, "1")
-            assert app.view.id == "result"  # nothing was left in the way of the next key
-            assert not app.context.paused  # space was pressed an even number of times
 
 
 # --- logs ---------------------------------------------------------------------------------------------------------

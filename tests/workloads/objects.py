@@ -1,7 +1,4 @@
-"""Objects of other libraries as a person would have them in a file, and files of exported models."""
-
-import sys
-from pathlib import Path
+"""Objects of other libraries as a person would have them in a file."""
 
 import torch
 from torch import nn
@@ -48,12 +45,6 @@ def graph():
     from torch_geometric.nn import GCN
 
     return GCN(16, 32, 2, 7)
-
-
-def attention_on_graph():
-    from torch_geometric.nn import GAT
-
-    return GAT(12, 16, 2, 3)
 
 
 def _loader(batch=4):
@@ -146,16 +137,3 @@ def yolo():
     from ultralytics import YOLO
 
     return YOLO("yolov8n.yaml")
-
-
-def write_exported(folder: Path) -> None:
-    """``net.pt2`` and ``net.ts`` in a folder."""
-    example = torch.randn(2, 3, SIDE, SIDE)
-    model = Net().eval()
-    batch = torch.export.Dim("batch", min=1, max=64)
-    torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: batch},)), folder / "net.pt2")
-    torch.jit.trace(model, example).save(folder / "net.ts")
-
-
-if __name__ == "__main__":
-    write_exported(Path(sys.argv[1]))
