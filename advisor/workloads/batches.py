@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
@@ -66,7 +67,7 @@ def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
 
 def batch_size_of(batch: Any) -> int | None:
     """The first dimension of the first tensor in a batch, in the order of its nesting; None without one."""
-    return next((tensor.size(0) for tensor in tensors_of(batch) if tensor.dim() > 0), None)
+    return next((tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0), None)
 
 
 def resize_batch(batch: Any, size: int) -> Any:
@@ -81,7 +82,7 @@ def resize_batch(batch: Any, size: int) -> Any:
     present = batch_size_of(batch) or 1
 
     def resized(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0 or tensor.size(0) != present or size == present:
+        if tensor.dim() == 0 or tensor.shape[0] != present or size == present:
             return tensor
         data = tensor.detach()  # cloning and concatenation keep the memory format, which indexing would not
         changed = data[:size].clone() if size < present else torch.cat([data] * -(-size // present))[:size]
@@ -92,12 +93,20 @@ def resize_batch(batch: Any, size: int) -> Any:
 
 def resizing_problem(batch: Any) -> str:
     """The reason a batch cannot be resized: it is unclear which dimension counts samples. Empty where it can."""
-    sizes = list(dict.fromkeys(tensor.size(0) for tensor in tensors_of(batch) if tensor.dim() > 0))
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.dim() > 0]
+    plain = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
+    sizes = list(dict.fromkeys(tensor.shape[0] for tensor in plain))
     if not sizes or not sizes[0]:
         return "the batch has no tensor with samples, so it cannot be resized"
     if len(sizes) > 1 and sizes[1:] != [1]:  # one row is for all samples alike
         several = ", ".join(map(str, sizes[:4]))
         return f"the batch cannot be resized: the first dimensions of its tensors differ ({several})"
+    if len(plain) < len(tensors) or isinstance(batch, PackedSequence):
+        return "the batch cannot be resized: its samples are packed, sparse or nested"
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    for part in parts:
+        if isinstance(part, list | tuple) and len(part) == sizes[0] and not isinstance(part[0], torch.Tensor):
+            return f"the batch cannot be resized: it holds a list of {sizes[0]} values that are no tensors"
     return ""
 
 

@@ -57,6 +57,10 @@ _OPTIONS = "Mend or leave out the options after --; or give those that it lacks,
 _BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+_RANKS = (
+    "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and loader); or "
+    "as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
+)
 # Hints by what messages of PyTorch, and of what downloads with it, say.
 _HINTS = {
     "<urlopen error": _OFFLINE,
@@ -65,8 +69,7 @@ _HINTS = {
     "No CUDA GPUs are available": _NO_GPU,
     "to be on the same device": "Write weight.to(output.device) where a tensor of your own is used, or keep it as a "
     "buffer of a module: models, batches and the modules of a loss are moved for you.",
-    "RANK": "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and "
-    "loader); or as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`.",
+    **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "env:// rendezvous"), _RANKS),
 }
 # Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
 _MOST_UPDATES = 100
@@ -246,8 +249,10 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = (name for name, one in vars(module).items() if not isinstance(one, ModuleType))
-            public = sorted(name for name in names if not name.startswith("_"))
+            named = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
+            here = module.__name__
+            own = (name for name, one in named.items() if getattr(one, "__module__", here) == here)  # not imported
+            public = sorted(name for name in own if not name.startswith("_"))
             shown = ", ".join(public[:_NAMES_SHOWN]) or "nothing public"
             raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
         found = getattr(found, part)

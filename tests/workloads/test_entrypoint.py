@@ -100,7 +100,7 @@ def test_what_is_no_target(target):
         ("yours:build", "there is no module 'yours'.", "timm:NAME"),
         ("yours.models:build", "there is no module 'yours.models'.", "install it"),
         ("other/mine.py:build", "there is no file other/mine.py.", ""),
-        ("mine:build", "mine has no 'build'.", "It defines: LR, builder, make, ones."),
+        ("mine:build", "mine has no 'build'.", "It defines: LR, builder, make."),
     ],
 )
 def test_what_is_missing_and_what_is_there(load, target, message, hint):

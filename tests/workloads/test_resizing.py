@@ -75,7 +75,10 @@ def ragged(**parts):
         ((torch.arange(12), torch.tensor([0, 4, 8]), torch.zeros(3)), "first dimensions of its tensors differ .12, 3."),
         (ragged(cu_seqlens=torch.tensor([0, 5, 12]), labels=torch.arange(12)), "differ"),
         ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), {"boxes": torch.zeros(5, 4)}], "differ .3, 5."),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "no tensor with samples"),
+        ((torch.zeros(4, 2), torch.eye(4).to_sparse_csr()), "packed, sparse or nested"),
         (pack_sequence([torch.zeros(2, 3), torch.zeros(1, 3)]), "differ"),
+        ((torch.zeros(2, 3), ["cat", "dog"]), "a list of 2 values that are no tensors"),
     ],
 )
 def test_a_batch_whose_samples_cannot_be_told_apart_is_not_resized(batch, problem):

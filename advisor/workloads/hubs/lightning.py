@@ -41,12 +41,9 @@ class Lightning(Adapter):
         loaders = [part for part in parts if isinstance(part, pytorch.LightningDataModule | DataLoader)]
         if len(modules) != 1 or len(trainers) > 1 or len(modules) + len(loaders) + len(trainers) != len(parts):
             return None
-        data = next(iter(loaders), None)
-        trainer = _attached(pytorch, modules[0], data, next(iter(trainers), None))
-        workload = _workload(pytorch, trainer, modules[0], _loader(pytorch, modules[0], data), spec)
-        if len(loaders) > 1 and isinstance(workload, Adapted):
-            workload.notes.append("the second loader is left out: training steps are measured")
-        return workload
+        trainer = _attached(pytorch, modules[0], next(iter(loaders), None), next(iter(trainers), None))
+        notes = ["the second loader is left out: training steps are measured"] if len(loaders) > 1 else []
+        return _workload(pytorch, modules[0], trainer, spec, notes)
 
 
 class PytorchLightning(Adapter):
@@ -73,9 +70,10 @@ def _attached(pytorch: Any, module: Any, data: Any, trainer: Any) -> Any:
     return trainer
 
 
-def _workload(pytorch: Any, trainer: Any, module: Any, loader: Any, spec: TargetSpec) -> Any:
+def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: list[str]) -> Any:
     for parameter, learns in module._param_requires_grad_state.items():  # left between toggle and untoggle_optimizer
         parameter.requires_grad = learns
+    loader = _loader(module, trainer)
     if loader is None and (module.example_input_array is not None or spec.input_shape):
         return module
     if loader is None:
@@ -85,7 +83,7 @@ def _workload(pytorch: Any, trainer: Any, module: Any, loader: Any, spec: Target
             "inference alone.",
         )
     if spec.mode is Mode.INFER:
-        return Adapted(model=module, data=loader, mode=Mode.INFER.value)
+        return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=notes)
 
     trainer.strategy.setup_optimizers(trainer)
     # Of a LightningOptimizer its own.
@@ -105,7 +103,12 @@ def _workload(pytorch: Any, trainer: Any, module: Any, loader: Any, spec: Target
     if clip and trainer.gradient_clip_algorithm == "value":
         clip = None
         said.append("the Trainer clips gradients by value, which is left out")
-    common: dict[str, Any] = {"data": loader, "mode": Mode.TRAIN.value, "notes": said, "trainer": "lightning"}
+    common: dict[str, Any] = {
+        "data": loader,
+        "mode": Mode.TRAIN.value,
+        "notes": [*said, *notes],
+        "trainer": "lightning",
+    }
     training_step = _training_step(module, trainer.datamodule, pytorch)
     if not module.automatic_optimization:
         return Adapted(step=_by_hand(module, training_step), models=[module], optimizers=optimizers, **common)
@@ -116,23 +119,26 @@ def _workload(pytorch: Any, trainer: Any, module: Any, loader: Any, spec: Target
     )
 
 
-def _loader(pytorch: Any, module: Any, data: Any) -> Any:
+def _loader(module: Any, trainer: Any) -> Any:
     """The training loader: what was given, the DataModule's, else the module's own; None where there is none."""
-    if isinstance(data, DataLoader):
-        return data
-    overridden = pytorch.utilities.model_helpers.is_overridden
-    owner = next((one for one in (data, module) if one is not None and overridden("train_dataloader", one)), None)
-    if owner is None:
+    source = trainer.fit_loop._data_source
+    if not source.is_defined():  # by the DataModule
+        source.instance = module
+    if not source.is_defined():
         return None
-    for one in dict.fromkeys((owner, module)):
-        one.prepare_data()
-        one.setup("fit")
-    loader = owner.train_dataloader()
+    named = "the loader"
+    if source.is_module():
+        named = f"{type(source.instance).__name__}.train_dataloader"
+        for owner in dict.fromkeys((source.instance, module)):
+            owner.prepare_data()
+            owner.setup("fit")
+    loader = source.dataloader()
     if not isinstance(loader, DataLoader):
         raise TargetError(
-            f"{type(owner).__name__}.train_dataloader returns {type(loader).__name__}, not a DataLoader.",
+            f"{named} returns {type(loader).__name__}, not a DataLoader.",
             "Return (module, loader, loss, optimizer) from a build(), with one DataLoader.",
         )
+    source.instance = loader
     return loader
 
 

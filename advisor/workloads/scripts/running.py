@@ -4,6 +4,7 @@ Nothing of the script ends where it is paused: its generators, ``with`` blocks a
 process that is forked meanwhile.
 """
 
+import asyncio
 import contextlib
 import contextvars
 import functools
@@ -58,6 +59,7 @@ class Script:
             return False
         self.pid, self._greenlet.parent = os.getpid(), getcurrent()
         self._outside, in_inference_mode = _modes(), torch.is_inference_mode_enabled()
+        event_loop = asyncio._get_running_loop()
         self._inference_mode = None
         started = bool(self._greenlet)
         try:
@@ -66,15 +68,17 @@ class Script:
             if torch.is_inference_mode_enabled() != in_inference_mode:
                 self._inference_mode = torch._C._InferenceMode(in_inference_mode)
             _set_modes(self._outside)
+            asyncio._set_running_loop(event_loop)
         return not self._greenlet.dead
 
     def pause(self) -> Any:
         """Wait within the script until it is let go on, and return what it is given then."""
-        own = _modes()
+        own, event_loop = _modes(), asyncio._get_running_loop()
         is_own = own != self._outside  # as in a `with` block around the loop; else it has those of each step
         parent = self._greenlet.parent
         assert parent is not None, "it was let go on by another"
         given = parent.switch()
+        asyncio._set_running_loop(event_loop)  # of the thread, as the modes are
         if is_own:
             _set_modes(own)
         if self.begins is not None:
