@@ -86,11 +86,11 @@ class Request:
 
     @property
     def options(self) -> dict[str, str]:
-        """What differs from the defaults, as text by the names of the fields."""
+        """What differs from the defaults, in words by the names of the fields."""
         of_target = ("mode", "device", "batch_size", "input_shape")
         chosen = {name: value for name, value in _choices(self.target).items() if name in of_target}
         chosen |= {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
-        return {name: str(value) for name, value in chosen.items()}
+        return {name: _in_words(value) for name, value in chosen.items()}
 
     @property
     def wants_several(self) -> bool:
@@ -108,6 +108,15 @@ def _choices(record: Any) -> dict[str, Any]:
     """The fields of a frozen record that are not at their default."""
     usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(record)}
     return {name: getattr(record, name) for name in usual if getattr(record, name) != usual[name]}
+
+
+def _in_words(value: Any) -> str:
+    """A value of an option as text: the parts of a list with commas, those of a pair with an equals sign."""
+    if not isinstance(value, tuple | dict):
+        return str(value)
+    parts = value.items() if isinstance(value, dict) else value
+    pairs = (each if isinstance(each, tuple) else (each,) for each in parts)
+    return ", ".join("=".join(str(one) for one in pair if one is not None) for pair in pairs)
 
 
 # --- the files to write -------------------------------------------------------------------------------------------
