@@ -42,7 +42,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
     """The method, then what is particular to this session; one or more sentences for each point."""
     yield from METHOD
     goal, by = state.goal, state.yardstick
-    if rule := goal.words.rule.format(share=format_percent(goal.keep_speed)):
+    if rule := goal.words.rule:
         floor = by.least_difference(goal.objective) if by and not goal.by_time else 0.0
         yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule
     if goal.memory_limit_bytes is not None:

@@ -74,8 +74,7 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
     most = f", at most {' and '.join(limits)}" if limits else ""
-    short = goal.words.short.format(speed=goal.least_speed)
-    notes = [f"Goal: {short}{most}, within {format_seconds(budget_s)}.", whole_loop(state)]
+    notes = [f"Goal: {goal.words.short}{most}, within {format_seconds(budget_s)}.", whole_loop(state)]
     told = state.baseline.result.notes if state.baseline else ()
     notes += [note for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
     notes += [said.text for said in state.messages if said.severity == "information"]

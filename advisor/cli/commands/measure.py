@@ -17,7 +17,7 @@ from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, besid
 from advisor.files.paths import DEMO
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.records import Mode, Objective, TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.records.secrets import arguments_without_secrets
 from advisor.version import __version__
 
@@ -143,11 +143,6 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         key_map=dict(outputs.key_map),
         command=arguments_without_secrets(arguments)[0],
     )
-    if options.keep_speed is not None and request.objective is not Objective.MEMORY:
-        raise UsageError(
-            f"--keep-speed says what speed less memory must keep, and the objective is {request.objective}.",
-            "Leave it out, or add --objective memory.",
-        )
     if request.latency_limit_ms is not None and spec.mode is Mode.TRAIN:
         raise UsageError("--latency-limit is for calls of a model in inference.", "Leave it out, or add --mode infer.")
     if request.gpus != 1 and ":" in spec.device:
