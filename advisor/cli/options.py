@@ -201,7 +201,7 @@ REPORTS: Options = {
 }
 _FILES: Options = {
     "--export": _value("FILE", f"write the settings that won: {_EXPORTS}", dest="export_path"),
-    "--force": _flag("replace a file that perf-advisor did not write, or of another target"),
+    "--force": _flag("replace a file that may be your own, or has the settings of another target"),
     "--diff": _flag("print the change of your own file, or of your config", dest="shows_diff"),
     "--no-verify": _flag(
         "do not time a plain loop with the exported file (up to 60 s)", dest="verify", action="store_false"

@@ -274,7 +274,7 @@ def test_an_export_replaces_only_what_perf_advisor_wrote(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = parse(["demo"]).request.target
     (tmp_path / "notes.yaml").write_text("mine: true\n")
-    with pytest.raises(UsageError, match="perf-advisor did not write it") as refused_file:
+    with pytest.raises(UsageError, match="exists, and may be a file of your own") as refused_file:
         check_export(Outputs(export_path="notes.yaml"), target)
     assert "--force" in refused_file.value.hint
     (tmp_path / "ours.yaml").write_text("# Written by perf-advisor.\n# target: demo\n")
