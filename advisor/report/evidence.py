@@ -271,16 +271,11 @@ def source_section(state: SessionState) -> Iterator[Section]:
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
-    """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass; empty for none."""
-    record, profile = price_of(finding, state.trials.values()), state.profile
+    """The cost of a finding's line: measured by a trial, or as a way that no trial measures; empty for none."""
+    record = price_of(finding, state.trials.values())
     if record is not None:
         return f"{record.candidate.name} {interval_or_words(record.comparison)}"
-    if profile is None:
-        return ""
-    if waits_ms := sum(place.blocked_ms or 0.0 for place in profile.sync_places or () if place.place == finding.place):
-        return f"the host waits {format_ms(waits_ms)} a step"
-    rows = (row for row in profile.habits if row.habit == finding.recipe)
-    steps = {row.way: row.step_ms for row in rows if row.step_ms is not None}
+    steps = {row.way: row.step_ms or 0.0 for row in habit_rows(state) if row.habit == finding.recipe}
     others = [step_ms for way, step_ms in steps.items() if way != finding.value]
     if finding.value in steps and others:
         return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"
