@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.errors import UsageError
 from advisor.experiment.request import Outputs
+from advisor.export.files import check_replaceable
 from advisor.export.format import File, Format, Found, Offer
 from advisor.export.formats.settings import lines_in_script
-from advisor.records import ConfigKind, Exported, Mode
+from advisor.records import ConfigKind, Exported, Mode, TargetSpec
 
 if TYPE_CHECKING:
     from advisor.export.config_patch import Patch
     from advisor.export.configs.words import Wanted
 
 _REST_NAME = "tuned.yaml"
-_MADE_BY_US = "# Made by perf-advisor"
 _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.HUGGINGFACE: "Hugging Face TrainingArguments",
     ConfigKind.LIGHTNING: "Lightning's Trainer",
@@ -91,7 +92,7 @@ def _patched(found: Found, path: Path) -> tuple[Patch, Path | None]:
 
     config = found.outputs.config_path or ""
     patch = patched(read_text(config), _wanted(found), name=config, kind=found.outputs.config_kind)
-    return patch, _rest_path(path) if patch.rest else None
+    return patch, _rest_path(path, found.request.target) if patch.rest else None
 
 
 def _sentences(found: Found, patch: Patch, name: str) -> Iterator[str]:
@@ -138,10 +139,11 @@ def _wanted(found: Found) -> Wanted:
     return Wanted(settings, current, found.outputs.key_map, along, mode, on_cpu, gpus, machines)
 
 
-def _rest_path(export: Path) -> Path:
-    """``tuned.yaml`` next to the config; another name if that is the config, or a file that we did not write."""
+def _rest_path(export: Path, target: TargetSpec) -> Path:
+    """``tuned.yaml`` next to the config; another name if that is the config, or a file that is not to be replaced."""
     path = export.with_name(_REST_NAME)
-    with contextlib.suppress(OSError, ValueError):  # what cannot be read is not ours
-        if path != export and (not path.exists() or path.read_text(encoding="utf-8").startswith(_MADE_BY_US)):
+    with contextlib.suppress(UsageError):
+        check_replaceable(path, target, "")
+        if path != export:
             return path
     return export.with_name(f"{export.stem}.settings.yaml")
