@@ -52,12 +52,12 @@ SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
 
 
 class Tick(StrEnum):
-    """Whether a setting is exported, after the person's decisions."""
+    """Whether a setting is exported, after the person's decisions, in words."""
 
     ON = "exported"
     OFF = "not exported"
-    WAITING = "accepted, to be measured with the others"
-    REFUSED = "accepted, and cannot be exported"
+    WAITING = "accepted, measured with the others next"
+    REFUSED = "accepted, but not exported"
 
 
 @dataclass(frozen=True, slots=True)

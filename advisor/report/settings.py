@@ -94,17 +94,11 @@ def _use(row: Row) -> str:
     """Whether a setting is used, and why not if the person wants it."""
     if row.rejected:
         return "rejected by you"
-    match row.tick:
-        case Tick.ON:
-            return "recommended, and exported" if row.star else "exported"
-        case Tick.WAITING:
-            return "accepted; measured with the others next"
-        case Tick.REFUSED:
-            return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
-        case Tick.OFF if row.consent:
-            return "changes results: measured, used only if you press a"
-        case Tick.OFF:
-            return f"not exported: {row.note}" if row.note and row.figures else "not exported"
+    if row.consent and row.tick is Tick.OFF:
+        return "changes results: measured, used only if you press a"
+    recommended = "recommended, and " if row.star and row.tick is Tick.ON else ""
+    has_reason = row.tick is Tick.REFUSED or (row.tick is Tick.OFF and row.figures)
+    return f"{recommended}{row.tick.value}" + (f": {row.note}" if row.note and has_reason else "")
 
 
 def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:

@@ -160,15 +160,10 @@ def _check_is_no_command(target: str, commands: Collection[str]) -> None:
         raise UsageError(
             "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
         )
-    if target in commands:
-        raise UsageError(
-            f"{target!r} is a command, and commands come first.",
-            f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
-        )
     words = [*commands, DEMO]
     close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
-    if close and target not in words:
+    if close and target != DEMO:
         raise UsageError(
-            f"{target!r} looks like a command, but there is none of that name.",
-            f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
+            f"{target!r} looks like a command, and commands come first.",
+            f"Did you mean `perf-advisor {close[0]}`? A file of that name is ./{target}.py:build.",
         )
