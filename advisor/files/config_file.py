@@ -118,7 +118,7 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
-    form = {".toml": "TOML", ".json": "JSON"}.get(suffix, "YAML")
+    form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:
         if form == "TOML":
             return tomllib.loads(text)

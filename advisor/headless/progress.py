@@ -37,7 +37,7 @@ class HeadlessReporter:
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
-        self._last: dict[str, str] = {}  # the last line on a candidate, by its label, and on the settings together
+        self._last: dict[str, object] = {}  # the last verdict on a candidate, by its label; the last line on the stack
         self._share = 0.0
         self._taking = threading.Lock()
         self._closed = False
@@ -101,9 +101,11 @@ class HeadlessReporter:
             case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
                 # No line while it was only measured with others.
                 if record.alone or record.contribution is not None or not record.result.measured:
-                    yield from self._unless_said(record.label, self._trial_line(record))
+                    found = (record.verdict, record.confirmed and record.alone)  # not each shift of its interval
+                    yield from self._unless_said(record.label, self._trial_line(record), found)
             case events.StackMeasured(record):
-                yield from self._unless_said("together", self._stack_line(record))
+                line = self._stack_line(record)
+                yield from self._unless_said("together", line, line)
             case events.ScalingMeasured(record):
                 known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
                 yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
@@ -117,11 +119,11 @@ class HeadlessReporter:
                 words = "interrupted" if cancelled else "failed" if self.state.failure else "finished"
                 yield f"{words} after {format_seconds(session_s)}"
 
-    def _unless_said(self, about: str, line: str) -> Iterator[str]:
-        """The line, unless the last one about this candidate, or the settings together, reads the same."""
-        if self._last.get(about) != line:
+    def _unless_said(self, about: str, line: str, found: object) -> Iterator[str]:
+        """The line, unless the last one about this candidate, or the settings together, said the same."""
+        if self._last.get(about) != found:
             yield line
-        self._last[about] = line
+        self._last[about] = found
 
     def _trial_line(self, record: TrialRecord) -> str:
         """The line on a candidate: its effect, or why it has none."""

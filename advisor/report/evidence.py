@@ -110,8 +110,8 @@ def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
     if energy := figures.energy_words(result.energy_j_per_sample):
         yield "Energy", f"{energy}, whole GPU"
-    if result.gpu is not None:
-        yield "GPU", figures.gpu_words(result.gpu)
+    if result.gpu is not None and (readings := figures.gpu_words(result.gpu)):
+        yield "GPU", readings
     yield "Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"
 
 

@@ -195,8 +195,8 @@ class Controller:
         """Accept or reject a recommendation, or accept one value only."""
         state = self._context.state
         if self._context.recorded is not None:
-            accepts = f" --accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else ""
-            self._say_how_to_go_on(accepts)
+            chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
+            self._say_how_to_go_on(f" {chosen}")
             return
         self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._decide(recipe, decision, value)

@@ -171,8 +171,8 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
             yield "Baseline", _steps(baseline)
     if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
-    if result.gpu:
-        yield "GPU", gpu_words(result.gpu)
+    if result.gpu and (readings := gpu_words(result.gpu)):
+        yield "GPU", readings
     yield from doubts_and_notes(result)
 
 

@@ -49,6 +49,7 @@ class GaugeStrip(Static):
             reading = read()
         except Exception:  # a driver that is being replaced, say: the session goes on without gauges
             self._read = None
+            self.app.call_from_thread(self.update, "The gauges cannot be read.")
         else:
             self.app.call_from_thread(self.show_reading, reading)
 

@@ -23,7 +23,7 @@ def read_tail(path: str) -> str:
         return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    # As a terminal would show it in the end: carriage returns overwrite their line, escapes are removed.
+    # As a terminal would show it in the end: carriage returns overwrite their line, colours are removed.
     lines = (line.rstrip("\r") for line in text.split("\n")[-_MOST_LINES:])
     return printable(Text.from_ansi("\n".join(lines)).plain).strip("\n") or "No output."
 
