@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
 from advisor.experiment.request import Outputs
-from advisor.export.files import check_replaceable
+from advisor.export.files import check_target_of
 from advisor.export.format import File, Format, Found, Offer
 from advisor.export.formats.settings import lines_in_script
 from advisor.records import ConfigKind, Exported, Mode, TargetSpec
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from advisor.export.configs.words import Wanted
 
 _REST_NAME = "tuned.yaml"
+_MADE_BY_US = "# Made by perf-advisor"
 _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.HUGGINGFACE: "Hugging Face TrainingArguments",
     ConfigKind.LIGHTNING: "Lightning's Trainer",
@@ -140,10 +141,13 @@ def _wanted(found: Found) -> Wanted:
 
 
 def _rest_path(export: Path, target: TargetSpec) -> Path:
-    """``tuned.yaml`` next to the config; another name if that is the config, or a file that is not to be replaced."""
+    """``tuned.yaml`` next to the config; another name for the config itself, or where a file there is to be spared.
+
+    A file is replaced only if we wrote it, for the same target.
+    """
     path = export.with_name(_REST_NAME)
-    with contextlib.suppress(UsageError):
-        check_replaceable(path, target, "")
-        if path != export:
+    with contextlib.suppress(OSError, ValueError, UsageError):  # what cannot be read is not ours
+        if path != export and (not path.exists() or path.read_text(encoding="utf-8").startswith(_MADE_BY_US)):
+            check_target_of(path, target, "")
             return path
     return export.with_name(f"{export.stem}.settings.yaml")
