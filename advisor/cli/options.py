@@ -44,7 +44,7 @@ def quantity(
     return parse_quantity
 
 
-share_of = quantity("share", {"%": "0.01", "": "1"}, "Write one above 0 and up to 100%, such as 90% or 0.9.", most=1.0)
+share_of = quantity("share", {"%": "0.01", "": "1"}, "Write one above 0 and up to 100%, such as 1% or 0.01.", most=1.0)
 factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such as 0.95 or 1.2.")
 milliseconds_of = quantity(
     "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
@@ -174,7 +174,6 @@ _GOAL: Options = {
     "--latency-limit": _value(
         "TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of, dest="latency_limit_ms"
     ),
-    "--keep-speed": _value("SHARE", "with --objective memory: the speed to keep; 90%% if left out", share_of),
     "--only": _value("ID,…", "try these recipes and no others", names_of, action="extend"),
     "--skip": _value("ID,…", "leave these recipes out", names_of, action="extend"),
     "--recipes": _value("DIR", "more recipes, from this folder", folder_of, action="append", dest="recipe_folders"),
@@ -202,7 +201,7 @@ REPORTS: Options = {
 }
 _FILES: Options = {
     "--export": _value("FILE", f"write the settings that won: {_EXPORTS}", dest="export_path"),
-    "--force": _flag("replace a file that perf-advisor did not write, or of another target"),
+    "--force": _flag("replace a file that may be your own, or has the settings of another target"),
     "--diff": _flag("print the change of your own file, or of your config", dest="shows_diff"),
     "--no-verify": _flag(
         "do not time a plain loop with the exported file (up to 60 s)", dest="verify", action="store_false"

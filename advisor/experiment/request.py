@@ -10,7 +10,7 @@ from typing import Any
 
 from advisor.errors import UsageError
 from advisor.files.paths import check_target
-from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.judging.objective import Goal
 from advisor.records import ConfigKind, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.source.reading import target_file
@@ -25,21 +25,19 @@ STANDARD_OUTPUT = "-"
 class Request:
     """The options of one session.
 
-    ``budget_s``: wall seconds for the whole session. ``keep_speed``: with memory as the objective, the share of the
-    baseline's speed, 0 to 1, that less memory must keep. ``allow``: the worst numerics class that may enter the stack
+    ``budget_s``: wall seconds for the whole session. ``allow``: the worst numerics class that may enter the stack
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
-    ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
-    ``accept``: recipes accepted from the start, each with the one value that is meant or None.
-    ``evaluate`` names the function that scores a model, after ``eval_steps`` steps where the loop trains. ``gpus``:
-    those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts with the
-    options ``launch``. ``scripts``: files that are read for habits, beside the target's own. ``command``: the words
-    of the command line as they were typed, without probable secrets; empty where there was none.
+    ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference. ``accept``: recipes
+    accepted from the start, each with the one value that is meant or None. ``evaluate`` names the function that scores
+    a model, after ``eval_steps`` steps where the loop trains. ``gpus``: those of this machine, 0 for all. ``machines``
+    take part in trials over several, which torchrun starts with the options ``launch``. ``scripts``: files that are
+    read for habits, beside the target's own. ``command``: the words of the command line as they were typed, without
+    probable secrets; empty where there was none.
     """
 
     target: TargetSpec
     budget_s: float = DEFAULT_BUDGET_S
     objective: Objective = Objective.THROUGHPUT
-    keep_speed: float = DEFAULT_KEEP_SPEED
     allow: Numerics = Numerics.CLOSE
     memory_limit_bytes: int | None = None
     latency_limit_ms: float | None = None
@@ -86,11 +84,11 @@ class Request:
 
     @property
     def options(self) -> dict[str, str]:
-        """What differs from the defaults, as text by the names of the fields."""
+        """What differs from the defaults, in words by the names of the fields."""
         of_target = ("mode", "device", "batch_size", "input_shape")
         chosen = {name: value for name, value in _choices(self.target).items() if name in of_target}
         chosen |= {name: value for name, value in _choices(self).items() if name not in ("target", "command")}
-        return {name: str(value) for name, value in chosen.items()}
+        return {name: _in_words(value) for name, value in chosen.items()}
 
     @property
     def wants_several(self) -> bool:
@@ -101,13 +99,22 @@ class Request:
     def goal(self) -> Goal:
         """The session's objective and its limits."""
         limits = (self.memory_limit_bytes, self.allow, self.latency_limit_ms, self.min_score, self.max_drop)
-        return Goal(self.objective, self.keep_speed, *limits)
+        return Goal(self.objective, *limits)
 
 
 def _choices(record: Any) -> dict[str, Any]:
     """The fields of a frozen record that are not at their default."""
     usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(record)}
     return {name: getattr(record, name) for name in usual if getattr(record, name) != usual[name]}
+
+
+def _in_words(value: Any) -> str:
+    """A value of an option as text: the parts of a list with commas, those of a pair with an equals sign."""
+    if not isinstance(value, tuple | dict):
+        return str(value)
+    parts = value.items() if isinstance(value, dict) else value
+    pairs = (each if isinstance(each, tuple) else (each,) for each in parts)
+    return ", ".join("=".join(str(one) for one in pair if one is not None) for pair in pairs)
 
 
 # --- the files to write -------------------------------------------------------------------------------------------

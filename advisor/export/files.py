@@ -76,13 +76,14 @@ def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
-    """Raise UsageError for a file that an export must not replace unasked: another target's, or the person's own.
+    """Raise UsageError for a file that an export must not replace unasked: another target's, or maybe the person's own.
 
-    Our files name perf-advisor at their beginning; copies of a person's files have ``.tuned`` in their names.
+    Our files name perf-advisor at their beginning. A changed copy of a person's file is known by ``.tuned`` in its name
+    alone: under another name it may be the person's own.
     """
     head = _head_of(path)
     if head.strip() and _MARK not in head and ".tuned" not in Path(path).suffixes:
-        raise UsageError(f"{path} exists, and perf-advisor did not write it.", hint)
+        raise UsageError(f"{path} exists, and may be a file of your own.", hint)
     check_target_of(path, target, hint)
 
 

@@ -63,7 +63,6 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "target": request.target.target,
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         "objective": request.objective,
-        "keep_speed": request.keep_speed if request.objective is records.Objective.MEMORY else None,
         **_fields(request, "memory_limit_bytes latency_limit_ms evaluate min_score max_drop budget_s seed"),
         "hardware": state.hardware,
         "versions": facts.versions if facts else {},

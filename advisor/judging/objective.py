@@ -1,7 +1,7 @@
 """The objective of a session: comparisons by it, and their wording. Pure functions of records.
 
 Throughput counts samples per second, latency the milliseconds of a step, so that a larger batch never counts as better,
-memory the peak at no less than a share of the baseline's speed, energy the joules a sample. A memory limit bounds all
+memory the peak at nine tenths of the baseline's speed or more, energy the joules a sample. A memory limit bounds all
 four: where a result exceeds it, less memory comes first.
 """
 
@@ -14,26 +14,26 @@ from advisor.figures.formatting import format_interval, format_percent, format_r
 from advisor.figures.stats import Interval
 from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, Score, TrialResult, Verdict
 
-DEFAULT_KEEP_SPEED = 0.9
+# The share of the baseline's samples per second that less memory must keep.
+_KEPT_SPEED = 0.9
 # Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
 SMALLEST_SAVING = 0.01
 # The same of energy: the counter of a GPU is updated ten times a second. A share.
 _SMALLEST_ENERGY = 0.005
 _EVEN = Interval(1.0, 1.0, 1.0)
+_FAST_ENOUGH = f"{format_percent(_KEPT_SPEED)} of the speed or more"
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
     """The objective of a session and its limits.
 
-    ``keep_speed``: the share of the baseline's samples per second, 0 to 1, that less memory must not go below.
     ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
     no consent. ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
     ``min_score``: the lowest score that is good enough; ``max_drop``: how far below the baseline's, as a share of that.
     """
 
     objective: Objective = Objective.THROUGHPUT
-    keep_speed: float = DEFAULT_KEEP_SPEED
     memory_limit_bytes: int | None = None
     allow: Numerics = Numerics.CLOSE
     latency_limit_ms: float | None = None
@@ -85,16 +85,11 @@ class Goal:
 
     def better(self, count: int = 1) -> str:
         """The verb phrase for a number of better candidates: ``is measurably faster``."""
-        return self.words.better[count != 1].format(speed=self.least_speed)
+        return self.words.better[count != 1]
 
     def not_better(self, count: int = 1) -> str:
         """The verb phrase for a number of candidates that are not better: ``is not measurably faster``."""
-        return self.words.not_better[count != 1].format(speed=self.least_speed)
-
-    @property
-    def least_speed(self) -> str:
-        """The speed that less memory must keep, as a phrase: ``90 % of the speed or more``."""
-        return f"{format_percent(self.keep_speed)} of the speed or more"
+        return self.words.not_better[count != 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class Words:
 
     ``short``: what is optimised. ``ranked``: the order of the recommendations. ``better`` and ``not_better``: a verb
     for one candidate, and for several. ``rule``: a sentence for the report, empty for none. ``larger_batch``: the
-    reason a larger batch does not help, empty where it may. ``{speed}`` stands for the least speed.
+    reason a larger batch does not help, empty where it may.
     """
 
     short: str
@@ -130,12 +125,12 @@ WORDS = {
         "a larger batch makes no step shorter, and short steps are the objective",
     ),
     Objective.MEMORY: Words(
-        "the smallest peak at {speed}",
+        f"the smallest peak at {_FAST_ENOUGH}",
         "the smallest memory first",
-        ("saves memory at {speed}", "save memory at {speed}"),
-        ("does not save memory at {speed}", "do not save memory at {speed}"),
-        "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
-        "or more. Of two that take as much, the faster counts.",
+        (f"saves memory at {_FAST_ENOUGH}", f"save memory at {_FAST_ENOUGH}"),
+        (f"does not save memory at {_FAST_ENOUGH}", f"do not save memory at {_FAST_ENOUGH}"),
+        f"The objective is memory: the smallest peak at {_FAST_ENOUGH}, with its whole interval. Of two that take as "
+        "much, the faster counts.",
         "a larger batch takes more memory, and less memory is the objective",
     ),
     Objective.ENERGY: Words(
@@ -211,7 +206,7 @@ class Yardstick:
     def may_keep_speed(self, comparison: Comparison, *, surely: bool = False) -> bool:
         """Whether a result is as fast as the objective asks, or seems so where few runs leave a wide interval."""
         speed = comparison.ci_low if surely or comparison.paired else comparison.speedup
-        return self.goal.objective is not Objective.MEMORY or speed >= self.goal.keep_speed
+        return self.goal.objective is not Objective.MEMORY or speed >= _KEPT_SPEED
 
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.

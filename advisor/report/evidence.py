@@ -1,7 +1,7 @@
 """The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes, habits."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from advisor.experiment.state import SessionState
 from advisor.figures import sweep
@@ -23,7 +23,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Finding, HabitRow, Hardware, Mode, Profile, TrialRecord, text_of
 from advisor.report import figures
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Table, pairs, table_of
-from advisor.report.figures import RoofShare, by_own_time, roof_shares, sweep_of, tuned_phases
+from advisor.report.figures import by_own_time, roof_shares, sweep_of, tuned_phases
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
@@ -42,7 +42,7 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
-        f"A step reaches {roof_text(reached)}, more than a peak allows: other programs slowed its measurement, or the "
+        f"A step reaches {reached.words}, more than a peak allows: other programs slowed its measurement, or the "
         "step computes in another way."
         for reached in roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
@@ -53,11 +53,6 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
         caveats.append(f"The exported file is {figures.verified_words(verified)}.")
     if caveats:
         yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
-
-
-def roof_text(reached: RoofShare) -> str:
-    """The share of a peak rate in words: ``94 % of 51.0 TFLOP/s float32``."""
-    return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
 
 
 # --- the baseline ---------------------------------------------------------------------------------------------
@@ -195,7 +190,7 @@ def roof_section(state: SessionState) -> Iterator[Section]:
         return
     before, after = roof_shares(state)
     named = (("Matrix products", before), ("Tuned", after))
-    reached = [(name, roof_text(found)) for name, found in named if found]
+    reached = [(name, found.words) for name, found in named if found]
     rows = [*reached, *_step_rows(profile)]
     blocks: list[Block] = [pairs(rows)] if rows else []
     if before and after and after.share < before.share:
@@ -232,25 +227,20 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     points = sweep_of(state)
     if not points:
         return
-    blocks: list[Block] = [
-        Paragraph(sweep_sentence(points, state.mode)),
-        table_of(sweep.sweep_rows(points), ("Remark",)),
-    ]
-    knee = sweep.knee_of(points)
+    knee, grows = sweep.knee_of(points), "the time of a step" if state.mode is Mode.TRAIN else "latency"
+    if knee is None:
+        said = "No size that was measured keeps the latency limit and leaves the device enough free memory."
+    elif all(point.own or point.undecided for point in points if point.usable):
+        said = "No size is measurably faster than the one you have."
+    else:
+        best = (
+            f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput that was measured"
+        )
+        said = f"{knee:,} samples is the knee: {best}. Larger sizes take more memory, and lengthen {grows}."
+    blocks: list[Block] = [Paragraph(said), table_of(sweep.sweep_rows(points), ("Remark",))]
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:
         blocks += [Paragraph(why)] if (why := catalog[sweep.RECIPE].why(state.facts, knee)) else []
     yield Section("Batch sizes", tuple(blocks))
-
-
-def sweep_sentence(points: Sequence[sweep.SweepPoint], mode: Mode) -> str:
-    """A sentence that recommends a batch size, or says why there is none."""
-    knee, grows = sweep.knee_of(points), "the time of a step" if mode is Mode.TRAIN else "latency"
-    if knee is None:
-        return "No size that was measured keeps the latency limit and leaves the device enough free memory."
-    if all(point.own or point.undecided for point in points if point.usable):
-        return "No size is measurably faster than the one you have."
-    best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput that was measured"
-    return f"{knee:,} samples is the knee: {best}. Larger sizes take more memory, and lengthen {grows}."
 
 
 # --- habits ---------------------------------------------------------------------------------------------------
@@ -271,16 +261,11 @@ def source_section(state: SessionState) -> Iterator[Section]:
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
-    """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass; empty for none."""
-    record, profile = price_of(finding, state.trials.values()), state.profile
+    """The cost of a finding's line: measured by a trial, or as a way that no trial measures; empty for none."""
+    record = price_of(finding, state.trials.values())
     if record is not None:
         return f"{record.candidate.name} {interval_or_words(record.comparison)}"
-    if profile is None:
-        return ""
-    if waits_ms := sum(place.blocked_ms or 0.0 for place in profile.sync_places or () if place.place == finding.place):
-        return f"the host waits {format_ms(waits_ms)} a step"
-    rows = (row for row in profile.habits if row.habit == finding.recipe)
-    steps = {row.way: row.step_ms for row in rows if row.step_ms is not None}
+    steps = {row.way: row.step_ms or 0.0 for row in habit_rows(state) if row.habit == finding.recipe}
     others = [step_ms for way, step_ms in steps.items() if way != finding.value]
     if finding.value in steps and others:
         return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"

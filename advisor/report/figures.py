@@ -14,6 +14,7 @@ from advisor.figures.formatting import (
     format_energy,
     format_ms,
     format_percent,
+    format_rate,
     format_ratio,
     format_times,
     format_within,
@@ -113,12 +114,6 @@ def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | No
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The last ``width`` values, from 0 to 100, as a line of blocks."""
-    levels = (min(len(_LEVELS) - 1, int(value / 100 * len(_LEVELS))) for value in list(values)[-width:])
-    return "".join(_LEVELS[level] for level in levels).rjust(width)
-
-
 def block_times(result: TrialResult) -> list[float]:
     """Milliseconds a step of each block, in the order in which they were timed."""
     return [block.step_ms for block in result.blocks]
@@ -129,9 +124,9 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
 
     The line has the median at half height, and 10 % more at the top.
     """
-    usual = median(times_ms)
-    drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times_ms[-most:]] if usual else []
-    series = sparkline([min(99.0, max(0.0, value)) for value in drawn], len(drawn))
+    usual, top = median(times_ms), len(_LEVELS) - 1
+    heights = [0.5 + (time - usual) / (0.2 * usual) for time in times_ms[-most:]] if usual else []
+    series = "".join(_LEVELS[min(top, max(0, int(height * len(_LEVELS))))] for height in heights)
     return " to ".join(dict.fromkeys(map(format_ms, (min(times_ms), max(times_ms))))), series
 
 
@@ -200,6 +195,11 @@ class RoofShare:
     share: float
     ceiling_flops_per_s: float
     dtype: str
+
+    @property
+    def words(self) -> str:
+        """The share in words: ``94 % of 51.0 TFLOP/s float32``."""
+        return f"{format_percent(self.share)} of {format_rate(self.ceiling_flops_per_s, 'FLOP')} {self.dtype}"
 
 
 def stack_is_unclear(state: SessionState) -> bool:

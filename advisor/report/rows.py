@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from advisor.experiment.control import RAISE_BUDGET, Decision
+from advisor.experiment.control import Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -52,12 +52,12 @@ SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
 
 
 class Tick(StrEnum):
-    """Whether a setting is exported, after the person's decisions."""
+    """Whether a setting is exported, after the person's decisions, in words."""
 
     ON = "exported"
     OFF = "not exported"
-    WAITING = "accepted, to be measured with the others"
-    REFUSED = "accepted, and cannot be exported"
+    WAITING = "accepted, measured with the others next"
+    REFUSED = "accepted, but not exported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +388,7 @@ def _folds(state: SessionState) -> Iterator[Fold]:
             waits = "not tried" if over else "waiting"
             untried[name] = "changes results: tried last" if name in state.consent else waits
         elif record.result.outcome is Outcome.SKIPPED:
-            untried[name] = record.result.reason.replace(RAISE_BUDGET, "R tries it")
+            untried[name] = record.result.reason
     if untried:
         yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried.items()))
     if state.skipped:

@@ -19,7 +19,7 @@ from advisor.figures.formatting import (
 from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Objective, Outcome, StackRecord, TrialRecord, TrialResult, Verdict, text_of
+from advisor.records import Candidate, Objective, StackRecord, TrialRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
 from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
@@ -94,17 +94,11 @@ def _use(row: Row) -> str:
     """Whether a setting is used, and why not if the person wants it."""
     if row.rejected:
         return "rejected by you"
-    match row.tick:
-        case Tick.ON:
-            return "recommended, and exported" if row.star else "exported"
-        case Tick.WAITING:
-            return "accepted; measured with the others next"
-        case Tick.REFUSED:
-            return f"accepted, but not exported: {row.note or 'it could not be measured with the others'}"
-        case Tick.OFF if row.consent:
-            return "changes results: measured, used only if you press a"
-        case Tick.OFF:
-            return f"not exported: {row.note}" if row.note and row.figures else "not exported"
+    if row.consent and row.tick is Tick.OFF:
+        return "changes results: measured, used only if you press a"
+    recommended = "recommended, and " if row.star and row.tick is Tick.ON else ""
+    has_reason = row.tick is Tick.REFUSED or (row.tick is Tick.OFF and row.figures)
+    return f"{recommended}{row.tick.value}" + (f": {row.note}" if row.note and has_reason else "")
 
 
 def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
@@ -242,10 +236,8 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
 def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
     """What was not tried, by reason: single values first, for which a larger budget is often enough."""
     names: dict[str, list[str]] = {}
-    for record in state.trials.values():
-        if record.result.outcome is Outcome.SKIPPED:
-            names.setdefault(record.result.reason, []).append(record.candidate.name)
-    for recipe, reason in state.skipped.items():
-        names.setdefault(reason, []).append(title_of(recipe, catalog))
+    for fold in ranking(state, catalog).folds:
+        for name, reason in fold.entries:
+            names.setdefault(reason, []).append(title_of(name, catalog))
     rows = tuple((reason, ", ".join(each)) for reason, each in names.items())
     return Table(("Why not", "What"), rows) if rows else None

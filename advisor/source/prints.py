@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.files.paths import is_library
@@ -23,7 +23,16 @@ def fingerprint(path: str) -> str:
 
 def imported_sources() -> dict[str, str]:
     """The fingerprints of the user's own modules that this process has imported, by path; libraries are left out."""
-    return {path: fingerprint(path) for path in sorted({*_own_files()})}
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        ours = name.partition(".")[0] == _OURS or name in _ENTRIES
+        if ours or not (isinstance(file, str) and file.endswith(".py") and Path(file).is_absolute()):
+            continue
+        path = os.path.realpath(file)
+        if path not in found and not is_library(path):
+            found[path] = fingerprint(path)
+    return dict(sorted(found.items()))
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
@@ -43,14 +52,3 @@ class SourceWatch:
         for path in found:
             del self._sources[path]
         return found
-
-
-def _own_files() -> Iterator[str]:
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        ours = name.partition(".")[0] == _OURS or name in _ENTRIES
-        if ours or not (isinstance(file, str) and file.endswith(".py") and Path(file).is_absolute()):
-            continue
-        path = os.path.realpath(file)
-        if not is_library(path):
-            yield path

@@ -14,7 +14,7 @@ from textual.widgets import Footer, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.report.document import Listing, Paragraph, Section, pairs
-from advisor.report.reproduce import METHOD
+from advisor.report.whole import METHOD
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
 from advisor.tui.views import ViewInfo

@@ -7,7 +7,7 @@ from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, s
 from advisor.errors import UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.figures.options import device_of, names_of, seconds_of
-from advisor.judging.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.judging.objective import Goal
 from advisor.records import Mode, Numerics, Objective
 
 # --- values ---------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
     assert not invocation.headless
     assert invocation.resume is None
     assert invocation.request == Request(target=invocation.request.target, command=("mymodel:build",))
-    assert invocation.request.goal == Goal(Objective.THROUGHPUT, DEFAULT_KEEP_SPEED, None, Numerics.CLOSE)
+    assert invocation.request.goal == Goal(Objective.THROUGHPUT, None, Numerics.CLOSE)
     assert invocation.request.target.target == "mymodel:build"
     assert invocation.request.target.directory == str(tmp_path)
 
@@ -98,7 +98,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         script.touch()
     line = (
         "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
-        "--objective memory --keep-speed 80% --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 "
+        "--objective memory --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 "
         "--batch-size 32 --latency-limit 20ms "
         "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
         "--script train.py --script more.py --trace step.json.gz"
@@ -112,7 +112,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     assert request.budget_s == 90
     assert (request.objective, request.allow) == (Objective.MEMORY, Numerics.CHANGED)
     assert request.memory_limit_bytes == 16 * 2**30
-    assert request.goal == Goal(Objective.MEMORY, 0.8, 16 * 2**30, Numerics.CHANGED, 20.0)
+    assert request.goal == Goal(Objective.MEMORY, 16 * 2**30, Numerics.CHANGED, 20.0)
     assert request.only == ("autocast",)
     assert request.recipe_folders == (str(tmp_path),)
     assert request.scripts == tuple(map(str, scripts))
@@ -184,8 +184,7 @@ def test_a_session_is_resumed_with_another_budget():
         (["train.py", "--lr", "0.1"], "no option --lr", "after --: `perf-advisor train.py -- --lr ...`"),
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
         (["m:b", "--budget=1"], "--budget: '1' may be seconds or minutes", "1m"),
-        (["m:b", "--objective", "memory", "--keep-speed", "90"], "--keep-speed: '90' is not a share", "90% or 0.9"),
-        (["m:b", "--keep-speed", "90%"], "the objective is throughput", "--objective memory"),
+        (["m:b", "--max-drop", "90"], "--max-drop: '90' is not a share", "1% or 0.01"),
         (["m:b", "--gpus", "2", "--device", "cuda:1"], "--device cuda:1 for one", "CUDA_VISIBLE_DEVICES"),
         (["m:b", "--nnodes", "2"], "a place to meet", "--rdzv-endpoint HOST:PORT"),
         (["follow", "--gpus", "2"], "no session to follow", "--nnodes"),
@@ -275,7 +274,7 @@ def test_an_export_replaces_only_what_perf_advisor_wrote(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target = parse(["demo"]).request.target
     (tmp_path / "notes.yaml").write_text("mine: true\n")
-    with pytest.raises(UsageError, match="perf-advisor did not write it") as refused_file:
+    with pytest.raises(UsageError, match="exists, and may be a file of your own") as refused_file:
         check_export(Outputs(export_path="notes.yaml"), target)
     assert "--force" in refused_file.value.hint
     (tmp_path / "ours.yaml").write_text("# Written by perf-advisor.\n# target: demo\n")

@@ -82,6 +82,8 @@ def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
         data = {key: as_before(value) for key, value in data.items() if key not in ("half_width", "turns_of")}
         if "ci_low" in data or "energy_floor" in data:
             data["noise_floor"] = 0.006
+        if "memory_limit_bytes" in data:
+            data["keep_speed"] = 0.8
         return data | ({"off_by": 0.0, "waited": None} if "blocks" in data else {})
 
     told = [event for event in [*sample_history(), *runs_history()] if not isinstance(event, UNRECORDED)]

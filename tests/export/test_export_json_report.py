@@ -111,7 +111,6 @@ def test_gains_are_by_the_objective_and_speed_ups_by_samples():
         history = [events.GoalSet(Goal(objective)), *sample_history()[1:]]
         told = made(history, replace(sample_request(), objective=objective))
         assert told["objective"] == objective.value
-        assert told["keep_speed"] == (0.9 if objective is Objective.MEMORY else None)
         assert told["stack"]["speedup"] == 1.969
         assert told["stack"]["verdict"] == "faster"
         assert told["stack"]["gain"]["ratio"] == pytest.approx(ratio)

@@ -61,9 +61,12 @@ def test_the_rest_overwrites_neither_the_config_nor_a_file_of_the_user_s(tmp_pat
     exported(CONFIGS["lightning_cli.yaml"], tmp_path / "tuned.yaml")
     assert (tmp_path / "tuned.yaml").read_text().startswith("# lightning.pytorch")
     assert Tuning.from_file(tmp_path / "tuned.settings.yaml").settings
-    exported(CONFIGS["lightning_cli.yaml"], tmp_path / "other.yaml")  # tuned.yaml is not a settings file of ours
-    assert (tmp_path / "tuned.yaml").read_text().startswith("# lightning.pytorch")
-    assert Tuning.from_file(tmp_path / "other.settings.yaml").settings
+    of_another_target = "# Made by perf-advisor 0.2.0.\n# target: other:build\n\n{}\n"
+    for theirs in ("# lightning.pytorch\n", "# values that perf-advisor found\nlr: 0.1\n", of_another_target):
+        (tmp_path / "tuned.yaml").write_text(theirs)
+        exported(CONFIGS["lightning_cli.yaml"], tmp_path / "other.yaml")
+        assert (tmp_path / "tuned.yaml").read_text() == theirs
+        assert Tuning.from_file(tmp_path / "other.settings.yaml").settings
 
 
 def test_a_plain_config_with_its_section_can_be_loaded(tmp_path):

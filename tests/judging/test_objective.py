@@ -127,11 +127,6 @@ def test_a_saving_counts_when_the_whole_interval_keeps_the_speed(speedup, half, 
     assert by.helps(result(speedup, memory=0.5), compared(speedup, half=half)) is helps
 
 
-def test_the_share_of_speed_to_keep_is_the_users():
-    assert asked(yardstick(Objective.MEMORY, keep_speed=0.7), "helps", 0.75, memory=0.5)
-    assert not asked(yardstick(Objective.MEMORY, keep_speed=0.8), "helps", 0.75, memory=0.5)
-
-
 def test_what_is_faster_in_as_little_memory_helps_too_and_ranks_behind_every_saving():
     by = yardstick(Objective.MEMORY)
     assert asked(by, "helps", 1.5)

@@ -8,9 +8,10 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import MISSING
 from advisor.report.comparison import Measured, comparison_sections, summary
 
-BEFORE, AFTER, TOLD = range(3)
+BEFORE, AFTER = range(2)
 
 
 def side(history, request=None, name="one"):
@@ -39,7 +40,7 @@ def test_the_same_session_twice_differs_in_nothing():
     assert "within the intervals" in summary(side(sample_history()), side(sample_history()))
 
 
-def test_a_slower_baseline_is_told_with_its_size():
+def test_a_slower_baseline_is_told_in_the_summary():
     slower = changed(
         sample_history(),
         events.BaselineMeasured,
@@ -47,7 +48,8 @@ def test_a_slower_baseline_is_told_with_its_size():
             event.baseline, step_ms=event.baseline.step_ms * 2, samples_per_s=event.baseline.samples_per_s / 2
         ),
     )
-    assert "+100 %" in by_title(side(sample_history()), side(slower))["Baseline"]["Step"][TOLD]
+    step = by_title(side(sample_history()), side(slower))["Baseline"]["Step"]
+    assert step[BEFORE] != step[AFTER]
     assert "The baseline became 2.00x slower" in summary(side(sample_history()), side(slower))
 
 
@@ -60,12 +62,18 @@ def test_versions_machine_options_and_settings_are_told():
         events.StackMeasured,
         record=lambda event: replace(event.record, settings={"precision.autocast": "float16"}),
     )
-    request = replace(sample_request(), budget_s=60.0, only=("autocast", "compile"))
+    accept = (("autocast", None), ("batch_size", 64))
+    key_map = {"data.num_workers": "loader.jobs"}
+    request = replace(sample_request(), only=("autocast", "compile"), accept=accept, key_map=key_map)
     found = by_title(side(one), side(newer, request))
     assert found["Versions"]["torch"][AFTER] == "9.9"
-    assert found["Options"]["only"][AFTER] == "('autocast', 'compile')"
+    assert {name: row[AFTER] for name, row in found["Options"].items()} == {
+        "only": "autocast, compile",
+        "accept": "autocast, batch_size=64",
+        "key_map": "data.num_workers=loader.jobs",
+    }
     assert found["Settings of the stack"]["precision.autocast"][AFTER] == "float16"
-    assert "not in the stack" in {row[AFTER] for row in found["Settings of the stack"].values()}
+    assert MISSING in {row[AFTER] for row in found["Settings of the stack"].values()}
 
 
 def test_different_targets_stand_side_by_side_without_a_ratio():
@@ -73,8 +81,7 @@ def test_different_targets_stand_side_by_side_without_a_ratio():
     assert "no ratio is given" in summary(one, other)
     found = by_title(one, other)
     assert {"Target", "Model", "Loop"} <= set(found["Workload"])
-    assert "not tried" in {row[AFTER] for row in found["Settings"].values()}
-    assert {row[TOLD] for title in ("Baseline", "Stack") for row in found[title].values()} == {""}
+    assert MISSING in {row[AFTER] for row in found["Settings"].values()}
 
 
 @pytest.mark.parametrize("history", [failed_history, cancelled_history, list])

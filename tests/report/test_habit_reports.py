@@ -15,7 +15,7 @@ from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Finding, SyncPlace
+from advisor.records import Candidate, Finding
 from advisor.report.evidence import price_of, price_text
 
 # --- what reports say of habits -------------------------------------------------------------------------------
@@ -48,10 +48,7 @@ def test_a_line_is_priced_by_the_value_that_does_the_same():
 def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure():
     state = sample_state()
     zero_grad, loss_sync = state.findings
-    waits = (SyncPlace("train.py", 41, loss_sync.text, 1.0, 19.4), SyncPlace("train.py", 40, "", 1.0, 3.0))
-    state.facts = replace(state.facts, profile=replace(state.facts.profile, sync_places=waits))
     assert price_text(zero_grad, state).startswith("zero_grad=zeros 0.9")
-    assert price_text(loss_sync, state) == "the host waits 19.4 ms a step"
     validation = replace(zero_grad, recipe="eval_no_grad", value="grad")
     assert price_text(validation, state) == "8.90 ms a step, 8.30 ms in a better way"
     assert price_text(replace(zero_grad, recipe="debug_off", value="gradcheck"), state) == ""

@@ -11,7 +11,7 @@ from advisor.experiment.state import SessionState
 from advisor.judging.objective import Goal
 from advisor.records import TargetSpec
 from advisor.report.document import Listing, Paragraph
-from advisor.report.reproduce import reproduce_section
+from advisor.report.whole import reproduce_section
 
 NAMED = [events.GoalSet(Goal(), "20261122-222304"), *sample_history()[1:]]
 

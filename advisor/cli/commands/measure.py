@@ -17,7 +17,7 @@ from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, besid
 from advisor.files.paths import DEMO
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import collector_waits
-from advisor.records import Mode, Objective, TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.records.secrets import arguments_without_secrets
 from advisor.version import __version__
 
@@ -143,11 +143,6 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         key_map=dict(outputs.key_map),
         command=arguments_without_secrets(arguments)[0],
     )
-    if options.keep_speed is not None and request.objective is not Objective.MEMORY:
-        raise UsageError(
-            f"--keep-speed says what speed less memory must keep, and the objective is {request.objective}.",
-            "Leave it out, or add --objective memory.",
-        )
     if request.latency_limit_ms is not None and spec.mode is Mode.TRAIN:
         raise UsageError("--latency-limit is for calls of a model in inference.", "Leave it out, or add --mode infer.")
     if request.gpus != 1 and ":" in spec.device:
@@ -165,15 +160,10 @@ def _check_is_no_command(target: str, commands: Collection[str]) -> None:
         raise UsageError(
             "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
         )
-    if target in commands:
-        raise UsageError(
-            f"{target!r} is a command, and commands come first.",
-            f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
-        )
     words = [*commands, DEMO]
     close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
-    if close and target not in words:
+    if close and target != DEMO:
         raise UsageError(
-            f"{target!r} looks like a command, but there is none of that name.",
-            f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
+            f"{target!r} looks like a command, and commands come first.",
+            f"Did you mean `perf-advisor {close[0]}`? A file of that name is ./{target}.py:build.",
         )

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.errors import UsageError
 from advisor.experiment.request import Outputs
+from advisor.export.files import check_target_of
 from advisor.export.format import File, Format, Found, Offer
 from advisor.export.formats.settings import lines_in_script
-from advisor.records import ConfigKind, Exported, Mode
+from advisor.records import ConfigKind, Exported, Mode, TargetSpec
 
 if TYPE_CHECKING:
     from advisor.export.config_patch import Patch
@@ -91,7 +93,7 @@ def _patched(found: Found, path: Path) -> tuple[Patch, Path | None]:
 
     config = found.outputs.config_path or ""
     patch = patched(read_text(config), _wanted(found), name=config, kind=found.outputs.config_kind)
-    return patch, _rest_path(path) if patch.rest else None
+    return patch, _rest_path(path, found.request.target) if patch.rest else None
 
 
 def _sentences(found: Found, patch: Patch, name: str) -> Iterator[str]:
@@ -138,10 +140,14 @@ def _wanted(found: Found) -> Wanted:
     return Wanted(settings, current, found.outputs.key_map, along, mode, on_cpu, gpus, machines)
 
 
-def _rest_path(export: Path) -> Path:
-    """``tuned.yaml`` next to the config; another name if that is the config, or a file that we did not write."""
+def _rest_path(export: Path, target: TargetSpec) -> Path:
+    """``tuned.yaml`` next to the config; another name for the config itself, or where a file there is to be spared.
+
+    A file is replaced only if we wrote it, for the same target.
+    """
     path = export.with_name(_REST_NAME)
-    with contextlib.suppress(OSError, ValueError):  # what cannot be read is not ours
+    with contextlib.suppress(OSError, ValueError, UsageError):  # what cannot be read is not ours
         if path != export and (not path.exists() or path.read_text(encoding="utf-8").startswith(_MADE_BY_US)):
+            check_target_of(path, target, "")
             return path
     return export.with_name(f"{export.stem}.settings.yaml")

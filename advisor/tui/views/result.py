@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Digits, Static
 
-from advisor.experiment.control import Decision
+from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.recipe.settings import Settings
 from advisor.report.document import Bullets, Section
 from advisor.report.pictures import phase_bars
@@ -110,7 +110,8 @@ class ResultView(ListView):
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
-                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in fold.entries))
+                reasons = ((name, reason.replace(RAISE_BUDGET, "R tries it")) for name, reason in fold.entries)
+                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in reasons))
                 return fold.title, (Section("", (listed,)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
