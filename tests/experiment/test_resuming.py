@@ -64,6 +64,16 @@ def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None):
     return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, result(step_ms)),))
 
 
+def test_runs_with_a_recipe_that_is_gone_are_left_out():
+    told, _ = told_by(ALONE_RUN, WHOLE_STACK)
+    gone = ALONE.merged({"compile.optimizer": True})
+    told += [events.RunMeasured(dict(gone), result(4.0)), events.RunMeasured({"compile.optimizer": True}, result(9.0))]
+    taken = take_over(beginning(10.3), SessionState.of(told), told)
+    assert taken.stack == STACK
+    assert gone not in taken.judge.runs
+    assert moves(taken)
+
+
 ALONE_RUN = measured(Kind.ALONE, ALONE, 6.0, candidate=BF16)
 WHOLE_STACK = measured(Kind.STACK, STACK, 5.0)
 CONTROL = Move(Kind.CONTROL, BASELINE, 1.0, "control=true"), Evidence(runs=((CONTROL_SETTINGS, result(10.01)),))

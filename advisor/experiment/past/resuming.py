@@ -1,6 +1,7 @@
 """Takes over from earlier sessions: whether one measured the same, its measurements, and hints of the last one."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from advisor.files.folders import read_record, write_record
 from advisor.files.paths import exists
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.runs import Turns, prior_spread
+from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Outcome, TargetSpec, TrialResult, Value
 from advisor.source.prints import changed_sources
@@ -86,7 +88,8 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
     The present run of the baseline is one of its repeats. The stack is the recorded one, less what has no consent any
-    more, unless the goal is another now or a decision has changed it since it was measured.
+    more, unless the goal is another now or a decision has changed it since it was measured. What was measured with a
+    recipe that is gone is left out.
     """
     if past.baseline is None or past.facts is None:
         return known
@@ -98,26 +101,38 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         crowded=facts.hardware.host.is_crowded,
     )
     judge = _with_runs(judge, history).with_run(BASELINE, known.judge.baseline)
-    ran = (record for record in past.trials.values() if record.result.outcome is not Outcome.SKIPPED)
-    tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
+    ran = (one for one in past.trials.values() if one.result.outcome is not Outcome.SKIPPED)
+    catalog = judge.catalog
+    tried = {one.candidate.name: Settings(one.settings) for one in ran if not one.alone and _has(catalog, one.settings)}
     used = {
         Kind.CONTROL: any(run.measured for run in judge.controls),
         Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
     }
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(known.plan.with_facts(facts), judge), tried=tried, done=done)
-    if past.stack is not None and not past.stack.pending and past.goal == judge.goal:
+    stack = past.stack if past.stack and _has(catalog, past.stack.settings) else None
+    if stack is not None and not stack.pending and past.goal == judge.goal:
         # The combination that the search worked on: the recorded settings, with those whose part is unclear.
-        found, dropped = past.stack.settings, past.stack.dropped
+        found, dropped = stack.settings, stack.dropped
         keys = found.keys() | {key for key, why in dropped.items() if why in UNCLEAR}
-        stack = next((settings for settings in judge.runs if settings.keys() == keys), Settings(found))
-        return taken.with_permitted(stack, dropped)
+        whole = next((settings for settings in judge.runs if settings.keys() == keys), Settings(found))
+        return taken.with_permitted(whole, dropped)
     return replace(taken, stack=taken.best_usable())
+
+
+def _has(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
+    """Whether settings that were measured once still have recipes."""
+    with suppress(UsageError):
+        catalog.check(settings)
+        return True
+    return False
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
     in_turn: dict[Settings, Turns] = {}
     for event in history:
+        if isinstance(event, RunMeasured | TurnsMeasured) and not _has(judge.catalog, event.settings):
+            continue
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
             if event.turns_of is not None:
