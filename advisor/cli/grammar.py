@@ -16,7 +16,7 @@ COMMANDS = {
     "recipes": ("recipes", "recipes [ID]", "the speed-ups it knows"),
     "hardware": ("hardware", "hardware", "this machine"),
     "sessions": ("recorded:run_sessions", "sessions", "earlier sessions"),
-    "open": ("recorded:run_open", "open [SESSION]", "one of them in the app; from there, measure more"),
+    "open": ("recorded:run_open", "open [SESSION]", "one of them in the app"),
     "compare": ("recorded:run_compare", "compare A B", "what changed between two of them"),
     "report": ("recorded:run_report", "report [SESSION]", "show or write the report of one"),
     "export": ("recorded:run_export", "export [SESSION]", "write the settings that one found"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,8 +58,9 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
     writer = _Writer(document, wanted)
     mapped = {key: path for key, path in wanted.key_map.items() if key in wanted.settings}
-    for key, named in mapped.items():
-        path = _by_path(document, key, named)
+    places = {key: _by_path(document, key, named) for key, named in mapped.items()}
+    _check_apart(places.values())
+    for key, path in places.items():
         value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
     # The settings that the config's program, or the objects that the config makes, have names for.
@@ -89,8 +90,12 @@ def open_document(text: str, name: str) -> Document:
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
     """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
     document = open_document(text, name)
-    for key, path in key_map.items():
-        _by_path(document, key, path)
+    _check_apart([_by_path(document, key, path) for key, path in key_map.items()])
+
+
+def _check_apart(places: Collection[Path]) -> None:
+    if len({*places}) < len(places):
+        raise UsageError("--map gives several settings one place of the config.", _MAP_HINT)
 
 
 def diff(old: str, new: str, name: str) -> str:

@@ -233,9 +233,7 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     elif all(point.own or point.undecided for point in points if point.usable):
         said = "No size is measurably faster than the one you have."
     else:
-        best = (
-            f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best throughput that was measured"
-        )
+        best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best usable throughput"
         said = f"{knee:,} samples is the knee: {best}. Larger sizes take more memory, and lengthen {grows}."
     blocks: list[Block] = [Paragraph(said), table_of(sweep.sweep_rows(points), ("Remark",))]
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:

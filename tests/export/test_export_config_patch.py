@@ -167,10 +167,9 @@ def test_an_empty_value_is_filled_before_others_follow(text):
     assert yaml.safe_load(patch.text) == {"perf_advisor": {"k.v": 1, "k.w": 2}}
 
 
-def test_of_two_maps_to_one_value_the_first_has_it():
-    patch = patched("n: 1\n", {"a.x": 3, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
-    assert paths(patch) == {"a.x": "n"}
-    assert patch.added == {"b.y": 2}
+def test_two_maps_to_one_value_are_refused():
+    with pytest.raises(UsageError, match="several settings one place"):
+        patched("n: 1\n", {"a.x": 3, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
 
 
 @pytest.mark.parametrize(
