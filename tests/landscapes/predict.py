@@ -192,12 +192,8 @@ class Predictor:
 
 def _unlikeness(one: Settings, other: Settings) -> float:
     """How far the arithmetic of two combinations is apart: precision counts most, then compiled code and the model."""
-    return sum(_weight(key) for key, _ in {*one.items()} ^ {*other.items()})
-
-
-def _weight(key: str) -> float:
-    """What a setting that only one of two combinations has says of the difference between their arithmetic."""
-    return next((weight for prefix, weight in _ARITHMETIC if key.startswith(prefix)), 0.1)
+    keys = (key for key, _ in {*one.items()} ^ {*other.items()})
+    return sum(next((weight for prefix, weight in _ARITHMETIC if key.startswith(prefix)), 0.1) for key in keys)
 
 
 def _blamed(failed: Settings, measured: Iterable[Settings]) -> list[frozenset[tuple[str, Value]]]:
