@@ -7,7 +7,7 @@ import random
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from fuzzed import MANY, fuzz
 from hypothesis import strategies as st
 from sample_session import cancelled_history, detailed_history, failed_history, sample_request
 
@@ -29,21 +29,10 @@ from advisor.report.whole import summary_sections
 from advisor.source.reading import read_sources
 from advisor.workloads.entrypoint import load_target
 
-FEW, MANY = 60, pytest.param(20_000, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])
-EXAMPLES = pytest.mark.parametrize("examples", [FEW, MANY])
+EXAMPLES = pytest.mark.parametrize(
+    "examples", [60, pytest.param(MANY, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])]
+)
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=30)
-
-
-def fuzz(examples, strategy, check):
-    """Run a check on so many inputs; few of them are the same in each run, so that a run can be repeated."""
-    options_ = settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=examples == FEW,
-        suppress_health_check=list(HealthCheck),
-    )
-    options_(given(strategy)(check))()
 
 
 def told(error):

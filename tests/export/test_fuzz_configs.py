@@ -1,7 +1,4 @@
-"""Many random inputs for what reads and patches configs: every failure is an AdvisorError of two lines.
-
-200 inputs each by default, 20,000 each with ``pytest -m fuzz``.
-"""
+"""Many random inputs for what reads and patches configs: every failure is an AdvisorError of two lines."""
 
 import contextlib
 import json
@@ -10,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from fuzzed import MANY, fuzz
 from hypothesis import strategies as st
 from project_configs import CONFIGS
 
@@ -57,7 +54,10 @@ FEW = {
     "optimizer.implementation": "fused",
 }
 
-TIERS = [pytest.param(200, id="few"), pytest.param(20_000, id="many", marks=pytest.mark.fuzz)]
+
+EXAMPLES = pytest.mark.parametrize(
+    "examples", [200, pytest.param(MANY, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])]
+)
 
 
 @st.composite
@@ -83,26 +83,18 @@ def texts(draw) -> str:
     return yaml.safe_dump(tree) if kind == 2 else json.dumps(tree, default=str)
 
 
-def run(count: int, strategy, check) -> None:
-    """Call ``check`` with ``count`` inputs."""
-    quick = settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    quick(given(strategy)(check))()
-
-
-@pytest.mark.parametrize("count", TIERS)
-@pytest.mark.timeout(3600)
-def test_settings_files(count):
+@EXAMPLES
+def test_settings_files(examples):
     def check(given):
         text, name = given
         with contextlib.suppress(AdvisorError):
             assert Settings.from_yaml(text, name) is not None
 
-    run(count, st.tuples(texts(), NAMES), check)
+    fuzz(examples, st.tuples(texts(), NAMES), check)
 
 
-@pytest.mark.parametrize("count", TIERS)
-@pytest.mark.timeout(3600)
-def test_config_files(count, tmp_path):
+@EXAMPLES
+def test_config_files(examples, tmp_path):
     def check(given):
         text, name = given
         path = Path(tmp_path, name)
@@ -111,12 +103,11 @@ def test_config_files(count, tmp_path):
             config = read_config(str(path))
             assert json.dumps(msgspec.to_builtins(config))  # a session's journal holds it
 
-    run(count, st.tuples(texts(), NAMES), check)
+    fuzz(examples, st.tuples(texts(), NAMES), check)
 
 
-@pytest.mark.parametrize("count", TIERS)
-@pytest.mark.timeout(3600)
-def test_patches(count):
+@EXAMPLES
+def test_patches(examples):
     def check(given):
         text, name, kind, paths = given
         with contextlib.suppress(AdvisorError):
@@ -128,15 +119,14 @@ def test_patches(count):
                 assert patched(patch.text, Wanted(FEW, FEW), name=name, kind=patch.kind).text == patch.text
 
     kinds = st.none() | st.sampled_from(list(ConfigKind))
-    run(count, st.tuples(texts(), NAMES, kinds, PATHS), check)
+    fuzz(examples, st.tuples(texts(), NAMES, kinds, PATHS), check)
 
 
-@pytest.mark.parametrize("count", TIERS)
-@pytest.mark.timeout(3600)
-def test_maps(count):
+@EXAMPLES
+def test_maps(examples):
     def check(given):
         text, path = given
         with contextlib.suppress(AdvisorError):
             patched(text, Wanted(FEW, key_map={"data.num_workers": path, "compile.mode": path + ".x"}))
 
-    run(count, st.tuples(mutated() | TEXTS, PATHS.map(".".join) | st.text(max_size=6)), check)
+    fuzz(examples, st.tuples(mutated() | TEXTS, PATHS.map(".".join) | st.text(max_size=6)), check)

@@ -6,7 +6,7 @@ import warnings
 import psutil
 import pytest
 import torch
-from graphed_steps import Net, plain
+from graphed_steps import Net, batches, plain
 from torch import nn
 from torch.nn import functional
 
@@ -20,11 +20,6 @@ FUSED = {**GRAPH, "optimizer.implementation": "fused"}
 def net(device="cuda"):
     torch.manual_seed(0)
     return Net(16).to(device)
-
-
-def batches(count=14, size=8):
-    generator = torch.Generator().manual_seed(1)
-    return [(torch.randn(size, 6, generator=generator), torch.arange(size) % 3) for _ in range(count)]
 
 
 def adam(parameters):

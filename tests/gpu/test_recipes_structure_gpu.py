@@ -1,4 +1,4 @@
-"""The recipes that change a model's structure, on a real GPU: the time of padding, checkpoints in a graph."""
+"""The recipes that change a model's structure, on a real GPU: checkpoints in a graph."""
 
 import copy
 import subprocess
@@ -32,28 +32,6 @@ def _fresh():
     torch.backends.cudnn.allow_tf32 = allowed
     torch._dynamo.reset()
     torch.cuda.empty_cache()
-
-
-# --- padding --------------------------------------------------------------------------------------------------
-
-
-def test_a_padded_vocabulary_multiplies_faster_in_half_precision():
-    x = torch.randn(4096, 768, device=CUDA, dtype=torch.bfloat16)
-    usual = nn.Linear(768, 50257, bias=False).to(CUDA, torch.bfloat16)
-    padded = applied("pad_dims", 64, nn.Sequential(copy.deepcopy(usual)))
-
-    def milliseconds(layer):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        for _ in range(5):
-            layer(x)
-        marks[0].record()
-        for _ in range(20):
-            layer(x)
-        marks[1].record()
-        torch.cuda.synchronize()
-        return marks[0].elapsed_time(marks[1]) / 20
-
-    assert milliseconds(padded) < milliseconds(usual)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------

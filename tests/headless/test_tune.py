@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from sample_session import cancelled_history, failed_history, sample_history, sample_request
+from test_headless_run import Playback
 
 import advisor
 from advisor.errors import AdvisorError, UsageError
@@ -24,20 +25,6 @@ def build():
 
 def tuned(history=None):
     return Tuned(SessionState.of(history or sample_history()), sample_request())
-
-
-class FakeSession:
-    """Posts a recorded session's events."""
-
-    def __init__(self, history, emit):
-        self.history, self.emit = history, emit
-
-    def run(self):
-        for event in self.history:
-            self.emit(event)
-
-    def cancel(self):
-        raise AssertionError("nobody asked")
 
 
 class TestWhatComesBack:
@@ -84,7 +71,8 @@ class TestASession:
 
         def opened(request, past, emit):
             asked.append(request)
-            return FakeSession(failed_history() if request.target.target == "fails:build" else sample_history(), emit)
+            history = failed_history() if request.target.target == "fails:build" else sample_history()
+            return Playback(history)(request, past, emit)
 
         monkeypatch.setattr(tuning, "open_session", opened)
         return asked

@@ -11,7 +11,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult, Value
 from landscapes.landscape import Landscape, Run, canonical, compile_key, is_graphed, sample_seconds
 from landscapes.regression import Regression
-from landscapes.warmups import Known, WarmUps
 
 # The spread of processes of the same program where too few were repeated. Log units; graphs replay alike, host-bound
 # loops do not (CONTRIBUTING, Measurement).
@@ -20,8 +19,21 @@ _SMALLEST_SPREAD = 0.002
 _FEWEST_REPEATS = 3
 # What settings weigh when the numerics of the recorded combination that is most alike are taken. Unitless.
 _ARITHMETIC = (("precision.", 8.0), ("data.batch_size", 8.0), ("compile.", 3.0), ("model.", 2.0))
-# Settings of which other values say much of the same: the next recorded one is taken for one that was not.
-_NUMBERED = (int, float)
+# A compilation found in the cache, as a share of a cold one, where none was recorded. Unitless; an H200's host took 5 s
+# instead of 23 s for a ResNet-50 (DESIGN, the trial process).
+_CACHED_SHARE = 0.25
+# A compiled trial's warm-up, and one that compiles nothing, in seconds, where none was recorded.
+_COMPILE_S = 30.0
+_PLAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All runs of one combination, and those that have timings. ``code`` names its compiled code."""
+
+    runs: tuple[Run, ...]
+    measured: tuple[Run, ...]
+    code: Settings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +70,17 @@ class Predictor:
 
     def __post_init__(self) -> None:
         by_settings: dict[Settings, list[Run]] = {}
-        keys = {recipe.key for recipe in self.catalog}
         for run in self.landscape.runs:
-            if not keys.issuperset(run.settings):  # recorded with a recipe that is no more
-                continue
             by_settings.setdefault(self.canonical(run.settings), []).append(run)
         self.known = {
-            settings: Known(settings, tuple(runs), compile_key(settings)) for settings, runs in by_settings.items()
+            settings: Known(tuple(runs), tuple(run for run in runs if run.result.measured), compile_key(settings))
+            for settings, runs in by_settings.items()
         }
         self.measured = {settings: known for settings, known in self.known.items() if known.measured}
-        self._values = _values_by_key(self.measured)
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
-        self._warm_ups = WarmUps(self.known, self.catalog.cost)
         self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
         variance = {s: self._spreads[is_graphed(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
         self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()}, variance)
-        self._reserved = Regression.of(_peaks(self.measured, "peak_reserved_bytes"))
-        self._allocated = Regression.of(_peaks(self.measured, "peak_allocated_bytes"))
 
     def canonical(self, settings: Mapping[str, Value]) -> Settings:
         """The settings in the form in which combinations are compared."""
@@ -93,12 +99,12 @@ class Predictor:
         Infinite for one that fails.
         """
         answer = self.answer(settings)
-        return math.inf if answer.fails else math.exp(self._speed.fitted(self._familiar(answer.settings)))
+        return math.inf if answer.fails else math.exp(self._speed.at(self._familiar(answer.settings)))
 
     def _find(self, wanted: Settings) -> Answer:
         known = self.measured.get(wanted)
         if known is not None:
-            return self._recorded(known)
+            return self._of(wanted, replace(known.measured[0].result, blocks=()), _center(known), predicted=False)
         if wanted in self.known:
             return self._failure(wanted, self.known[wanted], predicted=False)
         reason = self.catalog.conflict(wanted)
@@ -110,34 +116,21 @@ class Predictor:
                 return self._failure(wanted, self.known[settings], predicted=True)
         return self._predicted(wanted)
 
-    def _recorded(self, known: Known) -> Answer:
-        result = replace(known.measured[0].result, blocks=())
-        return self._of(known.settings, result, _center(known), predicted=False)
-
     def _failure(self, wanted: Settings, known: Known, *, predicted: bool) -> Answer:
         result = replace(known.runs[0].result, blocks=())
         after = math.inf if result.outcome is Outcome.TIMED_OUT else _after_preparing(result)
         return replace(self._of(wanted, result, math.inf, predicted=predicted), fails_after_s=after)
 
     def _predicted(self, wanted: Settings) -> Answer:
-        """The regression's answer, with the numerics of the recorded combination that is most alike."""
+        """The regression's answer, with numerics and memory of the recorded combination that is most alike."""
         familiar = self._familiar(wanted)
-        if familiar in self.measured:
-            template = self.measured[familiar].measured[0].result
-        else:
-            nearest = min(self.measured, key=lambda other: (_unlikeness(wanted, other), len(other)))
-            template = self.measured[nearest].measured[0].result
-        result = replace(
-            template,
-            blocks=(),
-            peak_reserved_bytes=self._reserved.bytes_of(familiar),
-            peak_allocated_bytes=self._allocated.bytes_of(familiar),
-            batch_size=int(wanted.get("data.batch_size", 0)) or self.landscape.baseline.batch_size,
-        )
+        nearest = min(self.measured, key=lambda other: (_unlikeness(familiar, other), len(other)))
+        batch_size = int(wanted.get("data.batch_size", 0)) or self.landscape.baseline.batch_size
+        result = replace(self.measured[nearest].measured[0].result, blocks=(), batch_size=batch_size)
         return self._of(wanted, result, math.exp(self._speed.at(familiar)), predicted=True)
 
     def _of(self, settings: Settings, result: TrialResult, sample_s: float, *, predicted: bool) -> Answer:
-        cold_s, cached_s = self._warm_ups.of(settings)
+        cold_s, cached_s = self._warm_ups(settings)
         return Answer(
             settings,
             result,
@@ -153,12 +146,28 @@ class Predictor:
         """The settings with numbers that were never recorded replaced by the nearest that were."""
         found = {}
         for key, value in wanted.items():
-            known = [v for v in self._values.get(key, ()) if _is_number(v)]
+            known = [other[key] for other in self.measured if _is_number(other.get(key))]
             if _is_number(value) and known and value not in known:
                 found[key] = min(known, key=lambda v, value=value: abs(math.log((v + 1) / (value + 1))))
             else:
                 found[key] = value
         return Settings(found)
+
+    def _warm_ups(self, settings: Settings) -> tuple[float, float]:
+        """Seconds of warming up without and with the code in the cache; the same where nothing is compiled."""
+        everything = self.measured.values()
+        code = compile_key(settings)
+        of_code = [run for known in everything if known.code == code for run in known.measured]
+        own = self.measured[settings].measured if settings in self.measured else of_code
+        if code is None:
+            plain_s = _warm_up(own, of_code, cold=False) or _PLAIN_S
+            return plain_s, plain_s
+        # Of code that was not recorded, the warm-up of the usual way of compiling says how long it takes.
+        of_usual = [known for known in everything if known.code and self.catalog.cost(known.code) == 1.0]
+        usual_s = _warm_up([run for known in of_usual for run in known.measured], cold=True) or _COMPILE_S
+        cold_s = _warm_up(of_code, cold=True) or usual_s * self.catalog.cost(code)
+        cached_s = _warm_up(own, of_code, cold=False) or _CACHED_SHARE * cold_s
+        return max(cold_s, cached_s), min(cold_s, cached_s)
 
     # --- noise --------------------------------------------------------------------------------------------------
 
@@ -183,12 +192,8 @@ class Predictor:
 
 def _unlikeness(one: Settings, other: Settings) -> float:
     """How far the arithmetic of two combinations is apart: precision counts most, then compiled code and the model."""
-    return sum(_weight(key) for key, _ in {*one.items()} ^ {*other.items()})
-
-
-def _weight(key: str) -> float:
-    """What a setting that only one of two combinations has says of the difference between their arithmetic."""
-    return next((weight for prefix, weight in _ARITHMETIC if key.startswith(prefix)), 0.1)
+    keys = (key for key, _ in {*one.items()} ^ {*other.items()})
+    return sum(next((weight for prefix, weight in _ARITHMETIC if key.startswith(prefix)), 0.1) for key in keys)
 
 
 def _blamed(failed: Settings, measured: Iterable[Settings]) -> list[frozenset[tuple[str, Value]]]:
@@ -202,21 +207,10 @@ def _blamed(failed: Settings, measured: Iterable[Settings]) -> list[frozenset[tu
     return [pair for pair in pairs if not any(pair <= ran for ran in seen)] or [frozenset(items)]
 
 
-def _values_by_key(measured: Iterable[Settings]) -> dict[str, set[Value]]:
-    values: dict[str, set[Value]] = {}
-    for settings in measured:
-        for key, value in settings.items():
-            values.setdefault(key, set()).add(value)
-    return values
-
-
-def _peaks(measured: Mapping[Settings, Known], name: str) -> dict[Settings, float]:
-    found = {}
-    for settings, known in measured.items():
-        peaks = [peak for run in known.measured if (peak := getattr(run.result, name))]
-        if peaks:
-            found[settings] = math.log(median(peaks))
-    return found
+def _warm_up(*groups: Iterable[Run], cold: bool) -> float | None:
+    """The median warm-up in seconds of the first group that has one which compiled anew, or did not."""
+    seconds = ([run.result.warmup_s or 0.0 for run in group if run.cold is cold] for group in groups)
+    return next((median(found) for found in seconds if found), None)
 
 
 def _center(known: Known) -> float:
@@ -239,4 +233,4 @@ def _after_preparing(result: TrialResult) -> float:
 
 
 def _is_number(value: Value) -> bool:
-    return isinstance(value, _NUMBERED) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -67,7 +67,6 @@ PROPOSED = [
     ("half_weights", cpu_facts(), ["bfloat16"]),
     ("half_weights", gpu_facts(**INFER, capability=(6, 1)), "6.1 has no half-precision tensor cores"),
     ("half_weights", gpu_facts(parameter_dtypes=("bfloat16", "float32")), "(they have bfloat16, float32)"),
-    ("half_weights", gpu_facts(current=BF16), "precision.autocast casts the products to half"),
     # layout and structure
     ("channels_last", cpu_facts(), ["channels_last"]),
     ("channels_last", gpu_facts(families={"conv3d": 2}), ["channels_last_3d"]),
@@ -146,7 +145,6 @@ PROPOSED = [
     ("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts()), [True]),
     ("non_blocking", with_loader(pin_memory=True), [True]),
     ("non_blocking", with_loader(), "pin_memory tries both"),
-    ("non_blocking", gpu_facts(), "DataLoader"),
     *(
         (recipe_id, with_loader(num_workers=2, copy_problem="it reads from an iterator"), "it reads from an iterator")
         for recipe_id in ("num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size")

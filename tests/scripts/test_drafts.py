@@ -74,15 +74,11 @@ class TestADraft:
         assert f"type: perf-advisor {output}\n" in capsys.readouterr().out
 
     @pytest.mark.process
-    @pytest.mark.parametrize(
-        ("name", "says", "details"),
-        [("spawns", "processes of its own", ""), ("needs_arguments", r"sys.exit\(2\)", "required: --data")],
-    )
-    def test_a_script_without_a_loop_says_so(self, name, says, details, bad, tmp_path):
+    def test_a_script_without_a_loop_says_so(self, bad, tmp_path):
         output = tmp_path / "build.py"
-        with pytest.raises(TargetError, match=says) as error:
-            init.run([str(bad(name)), "--output", str(output)])
-        assert details in error.value.details
+        with pytest.raises(TargetError, match=r"sys.exit\(2\)") as error:
+            init.run([str(bad("needs_arguments")), "--output", str(output)])
+        assert "required: --data" in error.value.details
         assert not output.exists()
 
     @pytest.mark.process

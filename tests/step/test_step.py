@@ -3,7 +3,7 @@ from collections import UserDict
 
 import pytest
 import torch
-from exported_module import plain_losses
+from exported_module import batches, plain_losses
 from torch import nn
 
 from advisor.recipe import Components
@@ -16,16 +16,8 @@ def net():
     torch.manual_seed(0)
     # No bias before the normalisation: its gradient is rounding alone, which Adam would blow up to full steps.
     convolution = nn.Conv2d(3, 8, 3, bias=False)
-    layers = convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    layers = convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
     return nn.Sequential(*layers)
-
-
-def batches(count, size=8):
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(size, 3, 8, 8, generator=generator), torch.randint(4, (size,), generator=generator))
-        for _ in range(count)
-    ]
 
 
 def sgd(parameters, **options):

@@ -72,36 +72,6 @@ def test_the_operations_that_gradients_flow_through_are_counted():
     assert counted(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))) == 2 * layer + 1
 
 
-class Scaler:
-    """A gradient scaler whose scale falls with each of the first steps."""
-
-    def __init__(self, skips):
-        self.scale, self.left = 65536.0, skips
-
-    def get_scale(self):
-        return self.scale
-
-    def step(self):
-        if self.left:
-            self.left -= 1
-            self.scale /= 2
-            return False
-        return True
-
-
-class ScaledStep:
-    """A step with a scaler; its loss is the number of updates that the scaler let through so far."""
-
-    def __init__(self, skips):
-        self.scaler = Scaler(skips)
-        self.updates = 0
-
-    def __call__(self, batch):
-        loss = float(self.updates)
-        self.updates += self.scaler.step()
-        return loss
-
-
 # --- the first training steps ---------------------------------------------------------------------------------
 
 
@@ -128,6 +98,13 @@ def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would
     assert not probed.model._forward_hooks
 
 
+def assert_probed_as_a_plain_step(own, model, optimizer):
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
+    step = make_step(Components(model, optimizer, batch(), plan, own_step=own), None)
+    probe = probe_training(step, [batch()] * 3, 0)
+    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
+
+
 @pytest.mark.compile
 def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed():
     model = net()
@@ -144,10 +121,7 @@ def test_a_step_whose_owner_compiled_its_forward_pass_as_one_graph_can_be_probed
         optimizer.step()
         return loss
 
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
-    step = make_step(Components(model, optimizer, batch(), plan, own_step=own), None)
-    probe = probe_training(step, [batch()] * 3, 0)
-    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
+    assert_probed_as_a_plain_step(own, model, optimizer)
     assert not model._forward_hooks
 
 
@@ -169,10 +143,7 @@ def test_a_step_with_gradients_of_single_samples_can_be_probed():
         optimizer.step()
         return losses.mean()
 
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
-    step = make_step(Components(model, optimizer, batch(), plan, own_step=own), None)
-    probe = probe_training(step, [batch()] * 3, 0)
-    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 3, 0).losses)
+    assert_probed_as_a_plain_step(own, model, optimizer)
 
 
 def test_a_captured_step_is_replayed_on_a_batch_that_it_was_not_captured_on():
@@ -220,15 +191,6 @@ def sleeping(*seconds):
 )
 def test_slow_steps_are_fewer(seconds, options, steps):
     assert len(probe_training(sleeping(*seconds), [None] * 5, 0, **options).losses) == steps
-
-
-# --- the gradient scaler --------------------------------------------------------------------------------------
-
-
-def test_skipped_updates_are_run_again_and_counted():
-    probe = probe_training(ScaledStep(3), [None] * PROBE_STEPS, 0)
-    assert probe.losses == (0, 1, 2, 3, 4)
-    assert (probe.skipped_steps, probe.steps) == (3, 8)
 
 
 # --- samples and norms ----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import pytest
 import tui_histories as histories
 from sample_session import cpu_history
 from textual.widgets import Input
-from tui_facts import READING
 from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, press, settle
 
@@ -50,7 +49,7 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
     async def play(pilot) -> None:
         await settle(pilot)
         if name in ("result", "trials"):
-            app.query_one(GaugeStrip).show_reading(READING)
+            app.query_one(GaugeStrip).show_reading(histories.READING)
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
         await press(pilot, *keys)

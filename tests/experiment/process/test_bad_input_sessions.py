@@ -48,18 +48,10 @@ def command(tmp_path):
     return start
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x = 1\n", "target.py ended without a training loop"),
-        (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
-        (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
-    ],
-)
-def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
-    run = Run(tmp_path, text).run()
+def test_a_target_that_fails_ends_the_session(tmp_path):
+    run = Run(tmp_path, TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")).run()
     (failure,) = run.posted(events.SessionFailed)
-    assert message in failure.message
+    assert "could not be measured: no room" in failure.message
     assert failure.hint
     assert failure.exit_code == ExitCode.TARGET
     assert isinstance(run.told[-1], events.SessionFinished)

@@ -15,7 +15,6 @@ from advisor.records import Numerics, Score, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
-timed = pytest.mark.timed  # sessions that search; the others ask for one trial, or fail at once
 
 
 # --- inference: weights that are rounded -----------------------------------------------------------------------
@@ -63,7 +62,6 @@ def rounded(tmp_path_factory):
     return Run(folder, CLASSIFIER, evaluate="target.py:evaluate", min_score=0.9, **options).run()
 
 
-@timed
 def test_settings_that_change_results_are_used_where_their_score_is_good_enough(rounded):
     assert rounded.state.stack.settings == {"planted.int8": True}
     numerics = rounded.state.stack.numerics
@@ -76,7 +74,6 @@ def test_settings_that_change_results_are_used_where_their_score_is_good_enough(
     assert not used.needs_consent
 
 
-@timed
 def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     score = rounded.state.trials["ternary=true"].numerics.score
     assert score.value < 0.9
@@ -84,14 +81,12 @@ def test_settings_whose_score_falls_are_refused_with_the_bound(rounded):
     assert score.problem in markdown_report(rounded.state, rounded.request, rounded.session.catalog)
 
 
-@timed
 def test_settings_under_which_the_function_fails_are_refused(rounded):
     score = rounded.state.trials["unfit=true"].numerics.score
     assert score.value is None
     assert "ValueError: no such layer" in score.problem
 
 
-@timed
 def test_the_report_has_the_scores_and_what_they_took(rounded):
     written = json.loads(json.dumps(report(rounded.state, rounded.request)))
     assert (written["evaluate"], written["min_score"]) == ("target.py:evaluate", 0.9)
@@ -135,7 +130,6 @@ def evaluate(model):
     ("key", "called"),
     [
         ("precision.weights", "model"),
-        ("precision.autocast", "model"),
         ("precision.autocast", "model.forward"),
         ("precision.autocast", "__import__('copy').deepcopy(model)"),
     ],
@@ -177,7 +171,6 @@ def test_a_function_that_gives_no_score_fails_its_trial_in_two_lines(tmp_path, b
 @pytest.mark.parametrize(
     ("function", "said", "what_to_do"),
     [
-        ("evaluate(model):\n    raise KeyError('top1')", "failed: KeyError: 'top1'", ""),
         ("evaluate(model):\n    return 0.5", "is 0.5 after 100 steps; --min-score is 0.75", ""),
         ("evaluation(model):\n    return 1.0", "target.py has no 'evaluate'", "evaluation"),
     ],

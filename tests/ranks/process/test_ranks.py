@@ -136,14 +136,13 @@ def losses_of_one_process(*, accumulate=1):
 
 
 DDP, SHARDED = {"parallel.strategy": "ddp"}, {"parallel.strategy": "fully_shard"}
-AT_ONCE = {**SHARDED, "parallel.shard_unit": "model"}
 NO_SYNC = {**DDP, "parallel.no_sync": True, "step.accumulate": 2}
 
 
 @pytest.mark.parametrize(
     ("settings", "start"),
-    [(DDP, "torchrun"), *((one, "ranks_are_forked") for one in (SHARDED, AT_ONCE, NO_SYNC))],
-    ids=["ddp", "fully_shard", "gathered_at_once", "no_sync"],
+    [(DDP, "torchrun"), *((one, "ranks_are_forked") for one in (SHARDED, NO_SYNC))],
+    ids=["ddp", "fully_shard", "no_sync"],
 )
 def test_two_ranks_compute_what_one_process_does(run, settings, start, request):
     if start != "torchrun":

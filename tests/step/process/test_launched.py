@@ -1,4 +1,4 @@
-"""Exported settings under torchrun: two processes on the CPU train what one does, and what plain PyTorch would."""
+"""Exported settings under torchrun: two processes on the CPU train what one does."""
 
 import subprocess
 import sys
@@ -56,26 +56,10 @@ SCRIPT = '''
         step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
         return model, trained(step, loader), len(loader)
 
-    def by_hand(rank):
-        """PyTorch alone, on the very batches that one process draws."""
-        model, optimizer, loader = loop(0)
-        batches = [batch for _ in range(EPOCHS) for batch in loader]
-        model = nn.parallel.DistributedDataParallel(model)
-        losses = []
-        for inputs, targets in batches:
-            share = slice(rank * 4, rank * 4 + 4)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs[share]), targets[share])
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss))
-        return model.module, losses, len(loader)
-
     def main(settings):
         distributed.init_process_group("gloo")
         rank, found = distributed.get_rank(), {}
         ways = {"settings": lambda: by_settings(settings, rank)}
-        ways["hand"] = lambda: by_hand(rank)
         ways["sharded"] = lambda: by_settings({"parallel.strategy": "fully_shard"}, rank)
         for name, way in ways.items():
             model, losses, length = way()
@@ -144,13 +128,6 @@ def test_two_processes_train_as_one_does_at_the_same_global_batch(ranks, alone, 
     for name, value in alone[0].items():
         torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-6)
     assert length == 3
-
-
-def test_settings_train_as_distributed_data_parallel_written_by_hand(ranks):
-    state, losses, _ = ranks[0]["hand"]
-    assert ranks[0]["settings"][1] == pytest.approx(losses, rel=1e-6)
-    for name, value in state.items():
-        torch.testing.assert_close(ranks[0]["settings"][0][name], value, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", ["settings", "sharded"])

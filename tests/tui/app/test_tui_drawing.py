@@ -109,18 +109,6 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
         assert "save" in footer_keys(app)
 
 
-async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
-    async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
-        for width, height in ((40, 10), (80, 24), (120, 36), (200, 60), (80, 24)):
-            await pilot.resize_terminal(width, height)
-            await settle(pilot)
-            line = screen_text(app).splitlines()[-2]
-            assert "1:14 left" in line, line
-            assert "warming up" in line, line
-            assert (histories.BATCH.candidate.name in line) is (width >= 80), line
-            assert ("━" in line) is (width >= 100), line
-
-
 async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and_never_laid_out(monkeypatch) -> None:
     """A trial shares the machine with the app: what pours in, the clock, the spinner and the gauges go together."""
     now = 0.0

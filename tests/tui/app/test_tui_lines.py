@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import tui_histories as histories
 from sample_session import cpu_history
-from tui_facts import READING
 from tui_pilot import LARGE, SIZES, driven, press, screen_text, settle
 
 from advisor.machine.host import sample_host
@@ -74,7 +73,7 @@ async def test_gauges_are_shown_where_there_is_room() -> None:
 
 async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
     async with driven(cpu_history()) as (pilot, app, _control):
-        app.query_one(GaugeStrip).show_reading(replace(READING, gpus=()))
+        app.query_one(GaugeStrip).show_reading(replace(histories.READING, gpus=()))
         await settle(pilot)
         assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
 

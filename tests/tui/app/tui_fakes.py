@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from tui_facts import READING
+from tui_histories import READING
 
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified

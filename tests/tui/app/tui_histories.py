@@ -1,11 +1,20 @@
-"""Scripted sessions, made of real events, of a ResNet-50 on an H200."""
+"""Scripted sessions, made of real events, of a ResNet-50 on an H200; some of their names look like markup."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from facts import GIB
-from sample_parts import cpu_machine, failed_trial, recommended, result_of, trial_of
-from tui_facts import HARDWARE, PROFILE, READ, RESNET
+from facts import GIB, GPU_UUID
+from sample_parts import (
+    SAMPLE_FINDINGS,
+    cpu_machine,
+    detailed_profile,
+    failed_trial,
+    h200_machine,
+    recommended,
+    resnet_facts,
+    result_of,
+    trial_of,
+)
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -16,17 +25,44 @@ from advisor.records import (
     Block,
     Comparison,
     Facts,
+    GpuReading,
     GpuReadings,
+    HostSample,
     Numerics,
     NumericsResult,
     Objective,
+    OperatorRow,
     Outcome,
     Recommendation,
     StackRecord,
+    SyncPlace,
     TrialRecord,
     TrialResult,
     Value,
 )
+from advisor.tui.widgets.gauges import Reading
+
+READING = Reading(
+    (GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB)
+)
+HARDWARE = h200_machine()
+RESNET = resnet_facts(HARDWARE).workload
+NOTE = "the weights are random: no [pretrained] weights were asked for"
+RESNET = replace(RESNET, current={**RESNET.current, "data.num_workers": 0}, notes=(NOTE,))
+READS_LOSS = "total += loss.item()  # [red]"
+PROFILE = replace(
+    detailed_profile(),
+    operators=(
+        OperatorRow("aten::cudnn_convolution", 53, 2.1, 8.9),
+        OperatorRow("aten::convolution_backward", 53, 3.4, 15.2),
+        OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1),
+        OperatorRow("aten::copy_", 4.5, 0.05, 1.1),
+    ),
+    trace_path="/nowhere/baseline-trace.json.gz",
+    sync_places=(SyncPlace("train.py", 41, READS_LOSS, 1.0, 19.4), SyncPlace("", 0, "the backward pass", 1.0, None)),
+)
+FOUND = (replace(SAMPLE_FINDINGS[1], text=READS_LOSS), replace(SAMPLE_FINDINGS[0], recipe="batch_size"))
+READ = events.SourceRead(("train.py",), FOUND, ("deploy.ipynb could not be read: no notebook",))
 
 
 def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8) -> TrialResult:

@@ -1,4 +1,6 @@
-"""A Fourier neural operator: complex weights and fast Fourier transforms, Adam."""
+"""Differential equations, Adam: a Fourier neural operator, and a physics-informed network."""
+
+import math
 
 import torch
 from torch import nn
@@ -40,6 +42,27 @@ class Operator(nn.Module):
         return self.last(x.permute(0, 2, 3, 1))
 
 
-def build():
+def fourier():
     fields = torch.randn(2, BATCH, SIDE, SIDE, 1)
     return Operator(), tuple(fields), nn.MSELoss(), lambda p: torch.optim.Adam(p, lr=1e-3, weight_decay=1e-4)
+
+
+def equation_loss(model, batch):
+    """Burgers' equation: second derivatives of the output are in the loss."""
+    points, starts, wanted = batch
+    points = points.detach().requires_grad_(True)
+    field = model(points)
+    (slope,) = torch.autograd.grad(field.sum(), points, create_graph=True)
+    along, over_time = slope[:, :1], slope[:, 1:]
+    bend = torch.autograd.grad(along.sum(), points, create_graph=True)[0][:, :1]
+    rest = over_time + field * along - (0.01 / math.pi) * bend
+    return rest.square().mean() + (model(starts) - wanted).square().mean()
+
+
+def physics():
+    width, points, starts = 128, 2 * torch.rand(20_000, 2) - 1, torch.rand(500, 2)
+    hidden = [layer for _ in range(8) for layer in (nn.Linear(width, width), nn.Tanh())]
+    model = nn.Sequential(nn.Linear(2, width), nn.Tanh(), *hidden, nn.Linear(width, 1))
+    starts[:, 1] = 0
+    batch = points, starts, -torch.sin(math.pi * starts[:, :1])
+    return model, batch, equation_loss, lambda p: torch.optim.Adam(p, lr=1e-3)
