@@ -292,6 +292,12 @@ class TestPlaces:
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
+    def test_a_forward_and_a_backward_pass_in_one_statement_are_captured(self, written):
+        step = "    optimizer.zero_grad()\n    (model(x) - y).square().mean().backward()\n    optimizer.step()\n"
+        text, _ = written(f"{HEAD}for x, y in loader:\n{step}", GRAPH, device="cuda")
+        assert f"\ndef train_step(x, y):\n{step}" in text
+        assert "\nfor x, y in loader:\n    train_step(x, y)\n" in text
+
     def test_what_stands_behind_the_update_stays_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (
