@@ -298,6 +298,13 @@ class TestPlaces:
         assert f"\ndef train_step(x, y):\n{step}" in text
         assert "\nfor x, y in loader:\n    train_step(x, y)\n" in text
 
+    def test_a_name_that_only_other_functions_read_as_their_own_is_not_returned(self, written):
+        own = "def evaluate(x):\n    output = model(x)\n    return output\n\n"
+        loop = f"for x, y in loader:\n    output = model(x)\n    loss = output.mean()\n{UPDATE}    print(loss.item())\n"
+        assert "    return loss\n" in written(HEAD + own + loop, WITH_LOSS)[0]
+        outer = own.replace("(x):\n", "(x):\n    global output\n")
+        assert "    return output, loss\n" in written(HEAD + outer + loop, WITH_LOSS)[0]
+
     def test_what_stands_behind_the_update_stays_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (

@@ -130,16 +130,11 @@ def _loader_in(expression: ast.expr, names: dict[str, Any], seen: Seen) -> tuple
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
     """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
     for place, one in enumerate(block):
-        read = one.body[0] if isinstance(one, ast.Try) else one
-        if (
-            not isinstance(read, ast.Assign)
-            or not isinstance(read.value, ast.Call)
-            or name_called(read.value) != "next"
-        ):
-            continue
-        if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
-            del block[place]
-            return read.targets[0]
+        match one.body[0] if isinstance(one, ast.Try) else one:
+            case ast.Assign([target], ast.Call() as call) as read if name_called(call) == "next":
+                if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
+                    del block[place]
+                    return target
     return None
 
 
