@@ -32,7 +32,8 @@ def as_function(
     others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
     bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store)
     takes = tuple(name for name in read if name in bound)
-    later = _free_names(ast.iter_child_nodes(whole), lines)
+    outer = {*ast.walk(whole)} - _names_of_functions(whole)
+    later = trees.named((node for node in outer if getattr(node, "lineno", 0) not in lines), ast.Load)
     made = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
@@ -47,20 +48,14 @@ def as_function(
     return {"takes": takes, "gives": gives, "problem": next(iter(problems), "")}
 
 
-def _free_names(parts: Iterable[ast.AST], without: set[int]) -> set[str]:
-    """The names that pieces of source read at other lines, without those that functions in them bind themselves."""
-    found = set[str]()
-    for one in parts:
-        names = _free_names(ast.iter_child_nodes(one), without)
-        if isinstance(one, trees.FUNCTIONS | ast.Lambda):
-            inside = list(ast.walk(one))
-            outer = {name for each in inside if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
-            names -= (
-                trees.named(inside, ast.Store) | {each.arg for each in inside if isinstance(each, ast.arg)}
-            ) - outer
-        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.lineno not in without:
-            names.add(one.id)
-        found |= names
+def _names_of_functions(whole: ast.AST) -> set[ast.AST]:
+    """The names in a piece of source that functions in it bind for themselves."""
+    found = set[ast.AST]()
+    for function in ast.walk(whole):
+        inside = [*ast.walk(function)] if isinstance(function, trees.FUNCTIONS | ast.Lambda) else []
+        if function is not whole and not any(isinstance(one, ast.Global | ast.Nonlocal) for one in inside):
+            own = trees.named(inside, ast.Store) | {one.arg for one in inside if isinstance(one, ast.arg)}
+            found.update(one for one in inside if isinstance(one, ast.Name) and one.id in own)
     return found
 
 
