@@ -235,11 +235,11 @@ class LoopPlaces:
         found = as_function(inside, (scope, whole), names) if begin < end else found
         yield _at("forward", file, inside[0], inside[-1], **found)
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
-        update = self.views[0].line if self.views and self.views[0].code is code else 0
-        if trees.place_in(block, update) >= end:
-            behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
-            lines = [update, *(line for line, _ in _updates(behind, names))]
-            yield self._step(block, begin, max(trees.place_in(block, line) for line in lines), code)
+        update = trees.place_in(block, self.views[0].line) if self.views and self.views[0].code is code else -1
+        if update >= end:
+            behind = itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[update + 1 :])
+            lines = [line for line, _ in _updates(behind, names)]
+            yield self._step(block, begin, max([update, *(trees.place_in(block, line) for line in lines)]), code)
 
     def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""
