@@ -32,7 +32,8 @@ def as_function(
     others = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) not in lines]
     bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store)
     takes = tuple(name for name in read if name in bound)
-    later = trees.named((node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines), ast.Load)
+    outer = {*ast.walk(whole)} - _names_of_functions(whole)
+    later = trees.named((node for node in outer if getattr(node, "lineno", 0) not in lines), ast.Load)
     made = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
     gives = tuple(name for name in stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
@@ -45,6 +46,17 @@ def as_function(
         *(f"`{name}` is no tensor and is read later" for name in gives if name not in tensors),
     )
     return {"takes": takes, "gives": gives, "problem": next(iter(problems), "")}
+
+
+def _names_of_functions(whole: ast.AST) -> set[ast.AST]:
+    """The names in a piece of source that functions in it bind for themselves."""
+    found = set[ast.AST]()
+    for function in ast.walk(whole):
+        inside = [*ast.walk(function)] if isinstance(function, trees.FUNCTIONS | ast.Lambda) else []
+        if function is not whole and not any(isinstance(one, ast.Global | ast.Nonlocal) for one in inside):
+            own = trees.named(inside, ast.Store) | {one.arg for one in inside if isinstance(one, ast.arg)}
+            found.update(one for one in inside if isinstance(one, ast.Name) and one.id in own)
+    return found
 
 
 def _problems_in(statements: Iterable[ast.stmt], names: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:

@@ -219,9 +219,7 @@ class LoopPlaces:
         code, backward = common
         file, whole, names = code.co_filename, scope_of(code), self._names_in(code)
         block, begin, end = _block_of({line for one, line in each.calls if one is code}, _body_of(code), backward)
-        if not block or begin == end:
-            problem = "the forward and the backward pass are one statement"
-            yield from [_at("forward", file, block[begin], problem=problem)] if block else []
+        if not block:
             return
         last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
         while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
@@ -232,14 +230,16 @@ class LoopPlaces:
         is_method = any(whole in one.body for one in classes)  # which cannot be called by its name alone
         if not is_own and isinstance(whole, trees.FUNCTIONS) and not is_method:
             yield _at("function", file, whole)
-        inside = block[begin : last + 1]
-        yield _at("forward", file, inside[0], inside[-1], **as_function(inside, (scope, whole), names))
+        inside = block[begin : max(begin, last) + 1]
+        found = {"problem": "the forward and the backward pass are one statement"}
+        found = as_function(inside, (scope, whole), names) if begin < end else found
+        yield _at("forward", file, inside[0], inside[-1], **found)
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
-        update = self.views[0].line if self.views and self.views[0].code is code else 0
-        if trees.place_in(block, update) >= end:
-            behind = [*itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[end + 1 :])]
-            lines = [update, *(line for line, _ in _updates(behind, names))]
-            yield self._step(block, begin, max(trees.place_in(block, line) for line in lines), code)
+        update = trees.place_in(block, self.views[0].line) if self.views and self.views[0].code is code else -1
+        if update >= end:
+            behind = itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[update + 1 :])
+            lines = [line for line, _ in _updates(behind, names)]
+            yield self._step(block, begin, max([update, *(trees.place_in(block, line) for line in lines)]), code)
 
     def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType) -> Place:
         """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""

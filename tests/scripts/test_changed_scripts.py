@@ -292,6 +292,29 @@ class TestPlaces:
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)
 
+    def test_a_forward_and_a_backward_pass_in_one_statement_are_captured(self, written):
+        step = "    optimizer.zero_grad()\n    (model(x) - y).square().mean().backward()\n    optimizer.step()\n"
+        text, _ = written(f"{HEAD}for x, y in loader:\n{step}", GRAPH, device="cuda")
+        assert f"\ndef train_step(x, y):\n{step}" in text
+        assert "\nfor x, y in loader:\n    train_step(x, y)\n" in text
+
+    def test_updates_behind_several_backward_passes_are_captured(self, written):
+        step = (
+            "    loss, second = model(x).mean(), other(x).mean()\n    loss.backward()\n    second.backward()\n"
+            "    optimizer.step()\n    more.step()\n    optimizer.zero_grad()\n    more.zero_grad()\n"
+        )
+        others = "other = nn.Linear(1, 1)\nmore = torch.optim.SGD(other.parameters(), lr=1e-4)\n"
+        text, _ = written(f"{HEAD}{others}for x, y in loader:\n{step}", GRAPH, device="cuda")
+        assert f"\ndef train_step(x):\n{step}" in text
+        assert "CapturedStep(train_step, model, more, optimizer)" in text
+
+    def test_a_name_that_only_other_functions_read_as_their_own_is_not_returned(self, written):
+        own = "def evaluate(x):\n    output = model(x)\n    return output\n\n"
+        loop = f"for x, y in loader:\n    output = model(x)\n    loss = output.mean()\n{UPDATE}    print(loss.item())\n"
+        assert "    return loss\n" in written(HEAD + own + loop, WITH_LOSS)[0]
+        outer = own.replace("(x):\n", "(x):\n    global output\n")
+        assert "    return output, loss\n" in written(HEAD + outer + loop, WITH_LOSS)[0]
+
     def test_what_stands_behind_the_update_stays_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any, ClassVar
 
 from advisor.python.loops import FoundLoop
-from advisor.python.trees import functions_that, holds, name_called, names_called, value_of
+from advisor.python.trees import functions_that, holds, name_called, names_called, value_of, walk
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _HEAD = "__perf_advisor_head__"
@@ -103,8 +103,7 @@ def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
         target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
     if reads_loader:
         return target
-    values = [value_of(one, names) for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    item = values if isinstance(target, ast.Tuple) else values[0]
+    item = [value_of(one, names) for one in target.elts] if isinstance(target, ast.Tuple) else value_of(target, names)
     return target if _reads_once(loop, seen) and same_values(item, seen.batch) else None
 
 
@@ -121,25 +120,19 @@ def _loader_in(expression: ast.expr, names: dict[str, Any], seen: Seen) -> tuple
         return False, counts
     if value_of(expression.func, names) is type(seen.loader):
         return True, False
-    name, found = name_called(expression), (False, False)
-    if name in _PASSING_ON:
-        found = _loader_in(expression.args[0], names, seen)
+    name = name_called(expression)
+    found = _loader_in(expression.args[0], names, seen) if name in _PASSING_ON else (False, False)
     return found[0], found[1] or name == "enumerate"
 
 
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
     """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
     for place, one in enumerate(block):
-        read = one.body[0] if isinstance(one, ast.Try) else one
-        if (
-            not isinstance(read, ast.Assign)
-            or not isinstance(read.value, ast.Call)
-            or name_called(read.value) != "next"
-        ):
-            continue
-        if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
-            del block[place]
-            return read.targets[0]
+        match one.body[0] if isinstance(one, ast.Try) else one:
+            case ast.Assign([target], ast.Call() as call) as read if name_called(call) == "next":
+                if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
+                    del block[place]
+                    return target
     return None
 
 
@@ -152,5 +145,4 @@ def _reads_once(loop: FoundLoop, seen: Seen) -> bool:
     (line,) = lines
     if line < statement.body[0].lineno:
         return not isinstance(statement, ast.While)
-    repeating = (node for one in statement.body for node in ast.walk(one) if isinstance(node, _REPEATING))
-    return not any(node.lineno <= line <= (node.end_lineno or 0) for node in repeating)
+    return not any(isinstance(node, _REPEATING) and holds(node, line) for node in walk(statement.body))
