@@ -200,9 +200,9 @@ class StepText:
 
     def compiled_with(self) -> list[str]:
         """The arguments of torch.compile."""
-        mode, dynamic = self.plan.compiles_with, self.plan.dynamic
+        mode = self.plan.compiles_with
         found = [f'mode="{mode}"'] if mode not in ("none", "default") else []
-        found += [f"dynamic={dynamic}"] if dynamic is not None else []
+        found += ["dynamic=False"] if self.plan.few_shapes else []
         return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
 
     def contexts(self, device: str = "") -> list[str]:

@@ -29,6 +29,8 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
+# Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
+_LEAST_GAIN, _MOST_GAIN = 0.2, 10.0
 _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -155,7 +157,8 @@ class Catalog:
         present = current.get(recipe.key, recipe.default)
         if value == present:
             return 1.0
-        return recipe.expected_gain(joined, value) / recipe.expected_gain(joined, present)
+        new, old = (recipe.expected_gain(joined, one) for one in (value, present))
+        return min(max(new, _LEAST_GAIN), _MOST_GAIN) / min(max(old, _LEAST_GAIN), _MOST_GAIN)
 
     def proposes(self, candidate: Candidate, facts: Facts) -> bool:
         """Whether a recipe finds a value worth trying for a workload."""

@@ -5,7 +5,9 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
+import ast
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Mapping
@@ -130,8 +132,7 @@ class Recipe:
     quantized.
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
-    ``saves``: the share of a phase's time that it usually saves, by phase: once the phases have been timed, the gain is
-    computed from it.
+    ``saves``: the share of a phase's time that it usually saves, by phase: the gain once the phases have been timed.
     ``here``: for single values why they may help on this workload, with figures of the facts such as
     ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
@@ -335,7 +336,7 @@ class Recipe:
 
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
-        if value in self.here and not isinstance(self.candidates(facts), Skip):
+        if value in self.here and not isinstance(proposed := self.candidates(facts), Skip) and value in proposed:
             return self.here[value].format(workload=facts.workload)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
@@ -441,7 +442,9 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (module.__doc__ or "").strip())
+    # ``python -OO`` leaves docstrings out.
+    text = module.__doc__ or ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False) or ""
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text.strip())
 
 
 def section_of(text: str, heading: str) -> str:

@@ -71,8 +71,8 @@ class LoaderRecipe(Recipe):
         try:
             for name in (name for name, option in options.items() if isinstance(option, Expression)):
                 given[name] = eval(options[name], names)  # noqa: S307 - our own code
-        except Exception as error:  # the dataset and the collate function are the user's
-            raise RefusedError(str(error) or type(error).__name__) from error
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # of the data
+            raise RefusedError(str(error) if isinstance(error, ValueError) else repr(error)) from error
         workload.data = names_in("loader", "step")["rebuild"](workload.data, **given)
         if self.plan_field:
             super().apply(workload, value)

@@ -19,8 +19,7 @@ class StepPlan:
     repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
     as one. ``few_shapes``: batches are padded to few lengths, and the model is compiled for each. ``freezing``
     (inference): parameters become constants of the compiled code. ``combo_kernels``: independent small kernels are
-    generated as one. Where a scope or one of the last two is set and ``compile_mode`` is not, the model is compiled in
-    the mode ``default``.
+    generated as one. A scope or one of these two without a ``compile_mode`` compiles in the mode ``default``.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
     ``accumulate`` (training): how many batches make one update.
     ``create_on_device``: what the model and the loss create without naming a device is created on this one.
@@ -81,11 +80,6 @@ class StepPlan:
         """The mode of torch.compile for the model; ``none`` if it is not compiled."""
         asked = self.compile_scope != "model" or self.freezing or self.combo_kernels
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
-
-    @property
-    def dynamic(self) -> bool | None:
-        """The argument ``dynamic`` of torch.compile."""
-        return False if self.few_shapes else None
 
     @property
     def converts_batches(self) -> bool:

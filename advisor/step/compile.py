@@ -126,13 +126,14 @@ def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) ->
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
     """Return the keyword arguments of ``torch.compile``."""
+    dynamic = False if plan.few_shapes else None
     if plan.compile_scope == "pointwise":
         from advisor.inlined.pointwise import pointwise_only
 
-        return {"backend": pointwise_only, "dynamic": plan.dynamic}
+        return {"backend": pointwise_only, "dynamic": dynamic}
     if plan.combo_kernels:
-        return {"options": {"combo_kernels": True}, "dynamic": plan.dynamic}
-    return {"mode": plan.compiles_with, "dynamic": plan.dynamic}
+        return {"options": {"combo_kernels": True}, "dynamic": dynamic}
+    return {"mode": plan.compiles_with, "dynamic": dynamic}
 
 
 def collect_rarely_while_compiling() -> None:

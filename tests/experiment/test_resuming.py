@@ -68,9 +68,11 @@ def test_runs_with_a_recipe_that_is_gone_are_left_out():
     told, _ = told_by(ALONE_RUN, WHOLE_STACK)
     gone = ALONE.merged({"compile.optimizer": True})
     told += [events.RunMeasured(dict(gone), result(4.0)), events.RunMeasured({"compile.optimizer": True}, result(9.0))]
+    told += [events.RunMeasured({}, result(10.0), dict(gone))]
     taken = take_over(beginning(10.3), SessionState.of(told), told)
     assert taken.stack == STACK
     assert gone not in taken.judge.runs
+    assert not taken.judge.in_turn
     assert moves(taken)
 
 

@@ -131,7 +131,8 @@ def _has(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
     in_turn: dict[Settings, Turns] = {}
     for event in history:
-        if isinstance(event, RunMeasured | TurnsMeasured) and not _has(judge.catalog, event.settings):
+        beside = (event.turns_of if isinstance(event, RunMeasured) else None) or {}
+        if isinstance(event, RunMeasured | TurnsMeasured) and not _has(judge.catalog, {**event.settings, **beside}):
             continue
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
