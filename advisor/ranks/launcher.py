@@ -121,8 +121,8 @@ class Launcher:
         how = f"no result after {self._spec.timeout_s:.0f} s"
         if not self._ranks and self._world.options:
             return of_no_meeting(self._world.options, how)
-        joined = [one for one in self._ranks if one.pid]
-        calls = [f"rank {one.number}: {innermost_calls(one.pid, self._spec.log_path)}" for one in joined]
+        running = [one for one in self._ranks if one.pid and not one.ended]  # an ended one's id may be another's
+        calls = [f"rank {one.number}: {innermost_calls(one.pid, self._spec.log_path)}" for one in running]
         hint = "Give it more time with --budget, or fix the hang."
         return TrialResult(Outcome.TIMED_OUT, f"{how} ({self._activity or 'starting'})", hint, "\n".join(calls))
 

@@ -6,11 +6,13 @@ import os
 import pickle
 import socket
 import sys
+import time
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.rendezvous import rendezvous
 
@@ -21,6 +23,8 @@ from advisor.records import Finished, RankJoined, TrialSpec
 
 # For the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)
+# A rank that lost another waits before it says so: the launcher and torchrun see the other's end first. Seconds.
+_OTHER_FIRST_S = 3.0
 
 
 def _spec_of_all(own: TrialSpec | None) -> TrialSpec:
@@ -33,6 +37,11 @@ def _spec_of_all(own: TrialSpec | None) -> TrialSpec:
         own = pickle.loads(bytes.fromhex(store.get("spec").decode()))  # noqa: S301 - of the same person's session
     assert own is not None, "torchrun was started for a trial"
     return own
+
+
+def _may_have_lost_another(error: BaseException | None) -> bool:
+    """Whether an error may follow from another rank's end. Gloo's errors have no class: they name its source file."""
+    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
 
 
 @record
@@ -66,6 +75,8 @@ def main(address: str) -> None:
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error)
     flush_streams()
+    if failure is not None and any(map(_may_have_lost_another, (failure, failure.__cause__))):
+        time.sleep(_OTHER_FIRST_S)
     channel.send(Finished(result))
     if failure is not None:
         raise failure

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import psutil
 
 from advisor.files.folders import scratch_folder
 from advisor.process import household
-from advisor.process.meanwhile import environment
+from advisor.process.meanwhile import environment, replaced
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
@@ -45,8 +46,9 @@ def prepare() -> None:
     # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
     safe = {} if household.SAFE_PATH in os.environ else {household.SAFE_PATH: household.OURS}
     # The app may be on the screen, whose sys.stderr has no descriptor for the resource tracker to inherit. The tracker
-    # would warn on the terminal of semaphores of killed trials, which it cleans up.
-    with contextlib.redirect_stderr(None), environment({"PYTHONWARNINGS": "ignore", **safe}):
+    # would warn on the terminal of semaphores of killed trials, which it cleans up; the last option counts.
+    quiet = replaced(sys, "warnoptions", [*sys.warnoptions, "ignore"])
+    with contextlib.redirect_stderr(None), quiet, environment(safe):
         resource_tracker.ensure_running()
     if _is_running():
         return
@@ -90,9 +92,8 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
     if error := started.exception():
         _kill()
         reason = f"{type(error).__name__} {error}".rstrip()
-        raise StartError(
-            f"the fork server could not start a process ({reason}): see `python -c 'import torch'`"
-        ) from error
+        advice = ": see `python -c 'import torch'`" if isinstance(error, EOFError | ConnectionError) else ""
+        raise StartError(f"the fork server could not start a process ({reason}){advice}") from error
 
 
 def _pid() -> int | None:

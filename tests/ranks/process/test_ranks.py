@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import forked_ranks
 import psutil
@@ -17,6 +18,7 @@ from real_session import short_trials
 from trial_processes import spec_of
 
 from advisor.cli import main as cli
+from advisor.ranks import launcher
 from advisor.records import Activity, Outcome, World
 from advisor.runner.trials import Runner
 
@@ -44,6 +46,11 @@ TARGET = """
                     time.sleep(600)
                 if self.behaviour == "dies":
                     os.kill(os.getpid(), signal.SIGKILL)
+                if self.behaviour == "dies late":
+                    time.sleep(0.5)
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if self.calls > 2 and self.behaviour == "dies late":
+                raise RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
             output = self.head(self.blocks(inputs))
             return output if self.behaviour == "skips" else output + self.spare(inputs)
 
@@ -84,12 +91,12 @@ TARGET = """
         torch.distributed.init_process_group("gloo")
         return made("")
 """
-BEHAVIOURS = ("plain", "raises", "hangs", "dies", "differs", "skips")
+BEHAVIOURS = ("plain", "raises", "hangs", "dies", "dies late", "differs", "skips")
 
 
 @pytest.fixture
 def run(tmp_path):
-    functions = "\n".join(f"def {name}():\n    return made({name!r})\n" for name in BEHAVIOURS)
+    functions = "\n".join(f"def {name.replace(' ', '_')}():\n    return made({name!r})\n" for name in BEHAVIOURS)
     (tmp_path / "target.py").write_text(textwrap.dedent(TARGET) + functions)
     Runner.prepare()
 
@@ -182,8 +189,10 @@ def test_with_a_larger_batch_each_rank_gets_as_much_as_one_process_had(run):
     assert (result.ranks.global_batch, result.ranks.batch_per_rank) == (32, 16)
 
 
-def test_torchrun_ends_the_others_and_the_end_of_a_rank_is_the_reason(run):
-    result = run("dies", DDP)
+@pytest.mark.parametrize("name", ["dies", "dies_late"])
+def test_torchrun_ends_the_others_and_the_end_of_a_rank_is_the_reason(run, name):
+    """Also where the other rank notices it first."""
+    result = run(name, DDP)
     assert result.outcome is Outcome.CRASHED, result
     assert "rank 1: its process was ended by SIGKILL" in result.reason
     assert result.hint
@@ -208,6 +217,18 @@ def test_where_the_ranks_are_at_the_time_out_is_told(run):
     assert result.reason.startswith("no result after 12 s (")
     assert "rank 0: " in result.details
     assert "in forward" in result.details.partition("rank 1: ")[2]
+
+
+def test_a_rank_that_has_ended_is_not_asked_where_it_is(tmp_path, monkeypatch):
+    """Its id may be that of somebody else's process."""
+    monkeypatch.setattr(launcher, "_run_torchrun", lambda *_: time.sleep(600))
+    monkeypatch.setattr(launcher, "innermost_calls", lambda pid, log_path: f"calls of {pid}")
+    started = launcher.Launcher(spec_of(tmp_path, "target.py", world=World(2)), tmp_path)
+    started._ranks = [launcher._Rank(None, 0, 1001), launcher._Rank(None, 1, 1002, ended=True)]
+    try:
+        assert started.run(None, deadline=0.0).details == "rank 0: calls of 1001"
+    finally:
+        started._torchrun.kill()
 
 
 def test_cancelling_leaves_no_process(run, tmp_path):

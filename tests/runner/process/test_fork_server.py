@@ -65,6 +65,13 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
     assert "ulimit -a" in result.hint
 
 
+def test_only_an_end_of_the_fork_server_is_told_as_pytorchs_import(imports_nothing, monkeypatch):
+    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
+    monkeypatch.setattr(made, "start", lambda: os.open(os.devnull + "/none", os.O_RDONLY))
+    with pytest.raises(fork_server.StartError, match=r"\(NotADirectoryError .*\)$"):
+        fork_server.start(made)
+
+
 def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_nothing, monkeypatch):
     """There sys.stderr says that its descriptor is -1."""
     for pid in (resource_tracker._resource_tracker._pid, fork_server._pid()):
@@ -151,6 +158,22 @@ def test_the_helpers_import_nothing_of_the_working_directory(tmp_path):
     program.write_text("\n".join(lines), encoding="utf-8")
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+LEAVES_A_SEMAPHORE = """
+from multiprocessing import resource_tracker
+from advisor.runner import fork_server
+fork_server.prepare()
+resource_tracker.register("/left-behind", "semaphore")
+fork_server._kill()
+"""
+
+
+def test_the_terminal_is_spared_warnings_of_semaphores_also_where_python_shall_warn(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "always")
+    command = [sys.executable, "-X", "dev", "-c", LEAVES_A_SEMAPHORE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "resource_tracker" not in done.stderr
 
 
 @pytest.fixture
