@@ -35,7 +35,7 @@ class FoldNorm(Recipe):
     codes = {False: "# batch norms stay as they are\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("fold_norm", "fold_batch_norms(model, pairs)"))
     conflicts = ((True, "model.conv_bias_before_norm", False, "folding a norm gives its convolution a bias again"),)
-    here = {True: "{workload.conv_norm_pairs} batch norms can be folded into the layer before."}
+    here = {True: "Batch norms that can be folded into the layer before: {workload.conv_norm_pairs}."}
     gain = 1.1  # tests/gpu/RESULTS.md: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128
 
     def candidates(self, facts: Facts) -> Proposal:

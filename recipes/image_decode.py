@@ -28,6 +28,7 @@ torchvision documentation, Decoding images; Transforming images, Performance con
 from collections.abc import Mapping
 from typing import Any
 
+from advisor.recipe import gain_from
 from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value
 
@@ -40,13 +41,15 @@ class ImageDecode(LoaderRecipe):
     imported = "from advisor.inlined.decoding import decoded"
     module = "decoding"
     codes = {"pillow": "# image files are read by the dataset's loader\n"}
-    gain = 1.2
-    saves = {Phase.DATA_WAIT: 0.3}  # tests/gpu/RESULTS.md: of the time of reading a sample; 0.5 by `reduced`
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.decoding_problem:
             return Skip(loader.decoding_problem)
         return little_time_in(facts, self.phases) or ["torchvision", "reduced"]
+
+    def gain_for(self, facts: Facts, value: Value) -> float:
+        saved = 0.5 if value == "reduced" else 0.3  # of the time of reading a sample: tests/gpu/RESULTS.md
+        return max(1.02, gain_from(saved * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.0 + saved / 2
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.CHANGED if value == "reduced" else Numerics.CLOSE

@@ -88,12 +88,18 @@ def why_not_kept(dataset: typing.Any) -> str:
         dataset = dataset.dataset
     if type(dataset) is torch.utils.data.TensorDataset:
         return ""
-    if not getattr(type(dataset).__getitem__, "__module__", "").startswith("torchvision.datasets."):
+    if not str(getattr(type(dataset).__getitem__, "__module__", "")).startswith("torchvision.datasets."):
         return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
     if getattr(getattr(dataset, "data", None), "itemsize", 0) != 1 or not labels_of(dataset):
         return "the dataset does not hold its images in memory as bytes"
     if getattr(dataset, "target_transform", None) is not None:
         return "the dataset changes its labels by a target_transform"
+    try:
+        labels = torch.as_tensor(getattr(dataset, labels_of(dataset)))
+    except (RuntimeError, TypeError, ValueError):  # texts, or of several lengths
+        labels = torch.empty(0)
+    if labels.dim() != 1 or labels.is_floating_point() or labels.dtype is torch.bool:
+        return "the dataset's labels are not one integer for each image"
     others = [type(one).__name__ for one in single_steps(dataset.transform) if not _has_form(one)]
     return f"the dataset's transforms change each sample by itself: {others[0]}" if others else ""
 
@@ -101,7 +107,8 @@ def why_not_kept(dataset: typing.Any) -> str:
 def _has_form(transform: typing.Any) -> bool:
     """Whether a transform can be applied to a batch: not by types of parts, nor with a colour to fill in."""
     plain = not isinstance(getattr(transform, "dtype", None), dict) and isinstance(getattr(transform, "fill", 0), int)
-    return plain and type(transform).__name__ in _FORMS
+    kind = type(transform)  # a class of the user's may have the same name
+    return plain and kind.__module__.startswith("torchvision.transforms.") and kind.__name__ in _FORMS
 
 
 def labels_of(dataset: typing.Any) -> str:
@@ -111,7 +118,7 @@ def labels_of(dataset: typing.Any) -> str:
 
 def single_steps(transform: typing.Any) -> list[typing.Any]:
     """The transforms inside a transform, one by one."""
-    if type(transform).__name__ == "Compose":
+    if type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision.transforms."):
         return [step for one in transform.transforms for step in single_steps(one)]
     return [] if transform is None else [transform]
 

@@ -6,8 +6,15 @@ import torch
 
 
 def decoders(model: torch.nn.Module) -> list[typing.Any]:
-    """The parts of a model whose configuration says whether they cache keys and values."""
-    return [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
+    """The parts of a model with causal attention whose configuration says whether they cache keys and values.
+
+    Hugging Face's layers have an attribute for causal attention. An encoder's configuration may ask for a cache, but an
+    encoder has none.
+    """
+    parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
+    names = "is_causal", "is_decoder"
+    of_past = {one for one in model.modules() if any(getattr(one, name, None) is True for name in names)}
+    return [part for part in parts if not of_past.isdisjoint(part.modules())]
 
 
 def keep_no_cache(model: torch.nn.Module) -> None:

@@ -25,6 +25,10 @@ WARM_UP_STEPS = 3
 WARM_UP_STEPS_OF_DDP = 11
 MOST_SIGNATURES = 8
 AUDIT_EVERY = 1_000  # replays
+# A graph that was replayed less often was not worth its capture: the next one waits twice as many eager steps.
+_WORTH_A_CAPTURE = 50
+_MOST_WARM_UP_STEPS = 1_000
+_MANY_WARM_UP_STEPS = 40  # so many before a capture, and the user is told why
 # Relative difference of losses and outputs between a replay and an eager step. Kernels that add in an order of their
 # own differ by less in bfloat16; a number that a graph froze shows above it.
 _SAME_RESULT = 1e-2
@@ -54,7 +58,7 @@ class Recorded:
 
 
 class GraphedStep:
-    """A step that runs eagerly three times, and is then captured in a CUDA graph and replayed.
+    """A step that runs eagerly three times, with DDP 11 times, and is then captured in a CUDA graph and replayed.
 
     There is a graph for each signature of the batch, eight at most; batches of others run eagerly. The first replay is
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
@@ -89,7 +93,7 @@ class GraphedStep:
         self._own = isinstance(step, OwnStep)
         self._call = step.function if self._own else step.call.loss_function if isinstance(step, TrainStep) else None
         self._optimizers: list[Any] = [step.optimizer] if isinstance(step, TrainStep) else []
-        self._needed = WARM_UP_STEPS if unwrapped(step.model) is step.model else WARM_UP_STEPS_OF_DDP
+        self._usual = self._needed = WARM_UP_STEPS if unwrapped(step.model) is step.model else WARM_UP_STEPS_OF_DDP
         self._seen: dict[Any, int] = {}  # eager steps by the signature of their batch
         self._recorded: dict[Any, Recorded] = {}
         self._watch: Watch | None = None
@@ -103,12 +107,24 @@ class GraphedStep:
         return bool(self._recorded)
 
     def recapture(self, reason: str = "") -> None:
-        """Forget all graphs: the step runs eagerly three times and is captured anew."""
+        """Forget all graphs: the step runs eagerly three times, with DDP 11 times, and is captured anew.
+
+        With a ``reason``, after graphs that were hardly used, it runs longer: twice as many steps each time.
+        """
+        short = self.captured and self.replays < _WORTH_A_CAPTURE
+        self._needed = min(2 * self._needed, _MOST_WARM_UP_STEPS) if short and reason else self._usual
         self.reason = reason
         self.replays = 0
         self._watch = None
         self._seen.clear()
         self._recorded.clear()
+        if self._needed > _MANY_WARM_UP_STEPS:
+            self._warn_once(f"the step is captured again and again: {reason}. Keep such a value in a tensor.")
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"step.cuda_graph: {text}", stacklevel=4)
 
     def __call__(self, batch: Any) -> Any:
         """One step: replayed where there is a graph for the batch, otherwise run eagerly or captured."""
@@ -130,10 +146,7 @@ class GraphedStep:
         if self._refused:
             return self._run(batch)
         if key not in self._seen and len(self._seen) == MOST_SIGNATURES:
-            if not self._warned:
-                self._warned = True
-                shapes = f"batches of more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths."
-                warnings.warn(f"step.cuda_graph: {shapes}", stacklevel=3)
+            self._warn_once(f"batches of more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths.")
             return self._run(batch)
         if self._own and not self._seen:
             near = objects_near(torch.optim.Optimizer, self._call)

@@ -73,7 +73,8 @@ def divides_samples(loader: DataLoader[Any]) -> bool:
     """Whether the source of an iterable dataset's classes, or of ``worker_init_fn``, calls ``get_worker_info``."""
     for one in (*type(loader.dataset).__mro__, loader.worker_init_fn or object):
         with suppress(OSError, TypeError):  # built in, no function, or typed into an interpreter
-            if not getattr(one, "__module__", "").startswith("torch.") and "get_worker_info" in inspect.getsource(one):
+            is_own = not str(getattr(one, "__module__", "")).startswith("torch.")  # of a method of C it is None
+            if is_own and "get_worker_info" in inspect.getsource(one):
                 return True
     return False
 

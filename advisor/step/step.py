@@ -94,7 +94,10 @@ class TrainStep(Step):
                 "cannot do. Keep your own loop: optimizer.step(closure) works on what prepare returns."
             )
         if plan.cuda_graph and not isinstance(optimizer, torch.optim.Optimizer):
-            raise ValueError("step.cuda_graph needs a torch.optim.Optimizer, and this is a wrapper: leave one out.")
+            raise ValueError(
+                "step.cuda_graph needs a torch.optim.Optimizer, and this is a wrapper: leave step.cuda_graph out, or "
+                "pass the optimizer inside the wrapper."
+            )
         super().__init__(model, plan)
         self.optimizer = optimizer
         self.call = LossCall(model, loss, form)

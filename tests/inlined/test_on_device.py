@@ -116,6 +116,17 @@ def relabelled(folder):
     return dataset
 
 
+def labelled(labels):
+    dataset = in_color(CIFAR10, NEW)
+    dataset.targets = labels
+    return DataLoader(dataset)
+
+
+def of_ones_own(name):
+    """A transform of a user's own class, which has the name of one of torchvision's."""
+    return DataLoader(in_color(CIFAR10, v2.Compose([type(name, (v2.Identity,), {"__module__": "mine"})(), NEW])))
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -126,9 +137,20 @@ def relabelled(folder):
         (lambda folder: DataLoader(in_color(Own, OLD)), "none of torchvision's"),
         (lambda folder: DataLoader(FakeData(8, transform=OLD)), "does not hold its images in memory"),
         (lambda folder: DataLoader([torch.rand(3)]), "no TensorDataset"),
+        (
+            lambda folder: DataLoader(type("Reads", (), {"__len__": [1].__len__, "__getitem__": [1].__getitem__})()),
+            "no TensorD",
+        ),
         (lambda folder: DataLoader(relabelled(folder)), "target_transform"),
         (lambda folder: DataLoader(in_color(CIFAR10, OF_TYPES)), "ToDtype"),
         (lambda folder: DataLoader(in_color(CIFAR10, FILLED)), "RandomCrop"),
+        (lambda folder: labelled([0.1] * 40), "not one integer"),
+        (lambda folder: labelled([[0.1, 0.9]] * 40), "not one integer"),
+        (lambda folder: labelled([[0, 1]] * 40), "not one integer"),
+        (lambda folder: labelled([True] * 40), "not one integer"),
+        (lambda folder: labelled(["cat"] * 40), "not one integer"),
+        (lambda folder: of_ones_own("Normalize"), "Normalize"),
+        (lambda folder: of_ones_own("Compose"), "Compose"),
     ],
 )
 def test_other_datasets_are_left_alone(make, said, tmp_path):

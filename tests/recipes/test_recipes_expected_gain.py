@@ -79,6 +79,12 @@ def test_the_time_that_is_usually_saved_of_a_phase_is_gained():
     assert gain("pin_memory", True, gpu_facts(loader=loader_facts())) == 1.1, "no phase was timed"
 
 
+def test_files_decoded_smaller_gain_more_than_files_decoded_faster():
+    waits = gpu_facts(loader=loader_facts(), profile=profile_facts(phases={"data wait": 80.0, "forward": 20.0}))
+    assert gain("image_decode", "torchvision", waits) == pytest.approx(1 / (1 - 0.3 * 0.8))
+    assert gain("image_decode", "reduced", waits) == pytest.approx(1 / (1 - 0.5 * 0.8))
+
+
 CAPTURED, COMPILED = {"step.cuda_graph": True}, {"compile.mode": "default"}
 SMALL, LARGE = gpu_facts(parameters=1_000_000), gpu_facts(families=LINEAR, parameters=100_000_000)
 

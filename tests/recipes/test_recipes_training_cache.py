@@ -5,6 +5,7 @@ import torch
 from compiled_models import both_ways, by_apply
 
 from advisor.inlined.blocks import blocks_to_compile
+from advisor.inlined.training_cache import decoders
 from advisor.recipe.plan import StepPlan
 from advisor.step.compile import compile_in_place
 from advisor.step.step import TrainStep
@@ -30,6 +31,12 @@ def t5():
     return T5ForConditionalGeneration(
         T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=4, num_heads=2, decoder_start_token_id=0)
     )
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig(vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
 
 
 def trained(model):
@@ -81,6 +88,12 @@ def test_generation_goes_on_keeping_keys_and_values():
     expected, found = (each.eval().generate(IDS, **options) for each in (model, other))
     assert found.past_key_values is not None
     assert torch.equal(found.sequences, expected.sequences)
+
+
+def test_an_encoder_keeps_nothing_whatever_its_configuration_says():
+    model = bert()
+    assert model.config.use_cache
+    assert not decoders(model)
 
 
 @pytest.mark.compile

@@ -211,6 +211,16 @@ def hidden_number():
     return loss, options.inner.factors
 
 
+def test_a_number_that_changes_often_is_recorded_less_and_less_and_warned_of_once():
+    loss, assign = of_a_closure()
+    model = net()
+    step = graphed(model, sgd(model.parameters()), loss)
+    with pytest.warns(UserWarning, match="again and again: a number near the step changed") as said:
+        run(step, batches(4) * 60, lambda at: assign(1.0 - (at // 4) / 240))
+    assert len(said) == 1
+    assert counts(step)[0] <= 6
+
+
 def test_recapture_mends_what_is_not_watched():
     loss, factors = hidden_number()
     model = net()

@@ -239,6 +239,7 @@ class Sharded(IterableDataset):
 def test_a_stream_that_asks_for_its_worker_may_have_several(tmp_path, monkeypatch):
     assert divides_samples(DataLoader(Sharded()))
     assert not divides_samples(DataLoader(Plain()))  # beside one that does, in the same module
+    assert not divides_samples(DataLoader(Plain(), num_workers=1, worker_init_fn=[].append))  # which has no module
     assert rebuild(DataLoader(Sharded()), num_workers=2).num_workers == 2
     (tmp_path / "streams_of_this_test.py").write_text(
         "import torch\n\n\nclass Plain(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        yield 1\n"
