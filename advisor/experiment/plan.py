@@ -98,7 +98,7 @@ class Plan:
 
     @cached
     def may_stack(self, candidate: Candidate) -> bool:
-        """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
+        """Whether a candidate can join a stack now: it needs no consent, and it is tried for its gain."""
         unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
         return self.consent.permits(candidate.settings) and not unusual_habit
 

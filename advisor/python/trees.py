@@ -107,7 +107,7 @@ def clears(part: ast.AST) -> bool:
 
 
 def calls_of(name: str, statements: Iterable[ast.AST]) -> list[ast.Call]:
-    """The calls in statements of what has this last part of its name."""
+    """The calls in statements whose function has this name, or has it behind a last dot."""
     return [node for node in walk(statements) if isinstance(node, ast.Call) and name_called(node) == name]
 
 

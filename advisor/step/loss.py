@@ -148,7 +148,7 @@ class LossCall:
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a loss, with annotations that were written as text evaluated where they can be."""
+    """The parameters of a loss. Annotations that were written as text are evaluated where that works."""
     function = loss.forward if isinstance(loss, torch.nn.Module) else loss
     for eval_str in (True, False):
         with contextlib.suppress(Exception):  # an annotation may be anything, and a function may have no signature

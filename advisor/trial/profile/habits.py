@@ -125,7 +125,7 @@ class SyncRecorder(TorchFunctionMode):
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None, since: float | None = None) -> None:
-        """Record a wait under this stack. It ends now and began ``since``, with the call, or after the wait before."""
+        """Record a wait of this line, which ends now. It began at ``since``, or else when the wait before it ended."""
         now, began = time.perf_counter(), since or self._since
         self._waits.setdefault(_place_of(frame), []).append(None if began is None else now - began)
         self._since = None if self._since is None else now

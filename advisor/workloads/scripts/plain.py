@@ -46,7 +46,7 @@ def workload_of(seen: Seen) -> Any:
 def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
-    Of a loop without a loader two rounds were seen. Gradients that no round clears are those of several rounds.
+    Of a loop without a loader two rounds were seen. Where no round clears the gradients, they add up over rounds.
     """
     rounds = 1 if seen.loader is not None else 2
     if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1 or not loop.clears:
