@@ -13,14 +13,12 @@ from advisor.python import trees
 
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
-# What a statement may call that only notes numbers of a step; the latter where it reads one with `item()`.
-_READS = frozenset(
-    {"item", "tolist", "numpy", "cpu", "detach", "float", "int", "round", "format", "len", "size", "mean"}
-)
-_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
-_METERS = frozenset({"update", "log", "info"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
+# What a statement may call that only notes numbers of a step; the last where it reads one with `item()`.
+_READS = _HOSTS | {"detach", "float", "int", "round", "format", "len", "size", "view", "view_as", "eq", "sum", "mean"}
+_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
+_METERS = frozenset({"update", "log", "info"})
 _SAYS = frozenset({"print", "append", "write", "info", "log", "update"}) | _NOTES
 
 

@@ -319,7 +319,7 @@ class TestPlaces:
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (
             "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
-            "    # so far\n    total += loss.item()\n"
+            "    # so far\n    total += loss.item()\n    hits += x.eq(y.view_as(x)).cpu().sum()\n"
             "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
         )
         before, behind = noted.split("    # so far\n")
@@ -327,7 +327,7 @@ class TestPlaces:
             "    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
             f"{before}    loss.backward()\n    # so far\n{behind}    optimizer.step()\n"
         )
-        script = f"{HEAD}{meter}total, mean = 0, None\nfor x, y in loader:\n{step}"
+        script = f"{HEAD}{meter}total, hits, mean = 0, 0, None\nfor x, y in loader:\n{step}"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
         assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
