@@ -302,7 +302,7 @@ class _Patch:
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
-        places, passes = self._places("whole step"), self._places("forward")
+        places, passes = self._places("step"), self._places("forward")
         if not value:
             return
         if value is not True or len(places) != 1 or len(passes) != 1:

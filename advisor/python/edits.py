@@ -185,8 +185,11 @@ class _Editor(cst.CSTTransformer):
             if start_of(place) in starts:
                 begin = starts.index(start_of(place))
                 end = max(at for at, (line, _) in enumerate(starts) if line <= place.end_line)
-                inside = [one for row in rows[begin : end + 1] for one in row]
-                rows[begin : end + 1] = [self._changed(inside, place, piece), *([] for _ in range(end - begin))]
+                within = list(zip(starts, rows, strict=True))[begin : end + 1]
+                behind = [one for (line, _), row in within if line in place.behind for one in row]
+                inside = [one for (line, _), row in within if line not in place.behind for one in row]
+                changed = [*self._changed(inside, place, piece), *behind]
+                rows[begin : end + 1] = [changed, *([] for _ in range(end - begin))]
         body: list[Any] = []
         for start, row in zip(starts, rows, strict=True):
             self.done.add(start)

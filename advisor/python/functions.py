@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from advisor.python import trees
@@ -14,7 +15,50 @@ from advisor.python import trees
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
-_SAYS = frozenset({"print", "append", "write", "info", "log", "update", "set_description", "set_postfix", "add_scalar"})
+# What a statement may call that only notes numbers of a step; the last where it reads one with `item()`.
+_READS = _HOSTS | {"detach", "float", "int", "round", "format", "len", "size", "view", "view_as", "eq", "sum", "mean"}
+_NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
+_METERS = frozenset({"update", "log", "info"})
+_SAYS = frozenset({"print", "append", "write", "info", "log", "update"}) | _NOTES
+
+
+def only_noting(statements: Sequence[ast.stmt], after: int, names: Mapping[str, Any]) -> list[ast.stmt]:
+    """The statements behind a line that only note numbers, which the others do not need: they may run after all.
+
+    They call nothing but what reads a number and keeps or prints it, and name nothing that changes meanwhile.
+    """
+    found: list[ast.stmt] = []
+    for at, one in reversed(list(enumerate(statements[:-1]))):
+        if one.lineno <= after or not _is_note(one):
+            continue
+        nodes = list(ast.walk(one))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and trees.name_called(node) in _NOTES | _METERS]
+        kept = {ast.unparse(call.func.value) for call in calls if isinstance(call.func, ast.Attribute)}
+        later = [other for other in statements[at + 1 :] if other not in found]
+        needed = (trees.bound_in(one) | kept) & {ast.unparse(node) for node in _names_read(later)}
+        reads = {node.id for node in nodes if isinstance(node, ast.Name)}
+        anew = reads & {name for other in later for name in trees.bound_in(other)}
+        objects = [trees.value_of(node, names) for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
+        changed = any(isinstance(one, nn.Module | nn.Parameter | Optimizer) for one in objects)
+        if not (needed or anew or changed or any(getattr(node, "attr", "") == "grad" for node in nodes)):
+            found.append(one)
+    return found[::-1]
+
+
+def _is_note(statement: ast.stmt) -> bool:
+    """Whether a statement calls nothing but what reads a number and keeps or prints it."""
+    if isinstance(statement, ast.If):
+        return not trees.names_called(statement.test) and all(map(_is_note, [*statement.body, *statement.orelse]))
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    plain = isinstance(statement, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
+    called = trees.names_called(statement)
+    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if "item" in called else set())
+
+
+def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
+    """The names and attributes that statements read."""
+    nodes = (node for one in statements for node in ast.walk(one))
+    yield from (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load))
 
 
 def as_function(

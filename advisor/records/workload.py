@@ -72,6 +72,7 @@ class Place:
     takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
     gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
     problem: str = ""  # why the statements cannot become a function
+    behind: tuple[int, ...] = ()  # the lines of statements among these that may as well stand behind them
 
 
 @dataclass(frozen=True, slots=True)

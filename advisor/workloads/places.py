@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
 from advisor.process.meanwhile import replaced
 from advisor.python import trees
-from advisor.python.functions import as_function
+from advisor.python.functions import as_function, only_noting
 from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 
@@ -239,24 +239,31 @@ class LoopPlaces:
         if update >= end:
             behind = itertools.takewhile(lambda one: not trees.calls_of("backward", [one]), block[update + 1 :])
             lines = [line for line, _ in _updates(behind, names)]
-            yield self._step(block, begin, max([update, *(trees.place_in(block, line) for line in lines)]), code)
+            done = max([update, *(trees.place_in(block, line) for line in lines)])
+            yield self._step(block, begin, inside[-1], done, code)
 
-    def _step(self, block: list[ast.stmt], begin: int, done: int, code: CodeType) -> Place:
-        """The place of a step: from its forward pass to its update, with what clears the gradients beside them."""
+    def _step(self, block: list[ast.stmt], begin: int, last: ast.stmt, done: int, code: CodeType) -> Place:
+        """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
+
+        ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
+        ``total += loss.item()``, may stand behind the step.
+        """
         clearing = [isinstance(one, ast.Expr) and trees.clears(one) for one in block]
         while begin and clearing[begin - 1]:
             begin -= 1
         while done + 1 < len(block) and clearing[done + 1]:
             done += 1
         names, inside = self._names_in(code), block[begin : done + 1]
+        behind = only_noting(inside, last.end_lineno or 0, names)
+        captured = [one for one in inside if one not in behind]
         own, whole = self.loop.where.code, scope_of(code)
         scopes = self.loop.statement if code is own else whole, whole
-        found = as_function(inside, scopes, names, on_device=True)
-        bound = set().union(*map(trees.bound_in, inside))  # as `for optimizer in optimizers:` does
-        known = (name for _, name in _updates(inside, names))
+        found = as_function(captured, scopes, names, on_device=True)
+        bound = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
+        known = (name for _, name in _updates(captured, names))
         optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}
         model, problem = next(_names_of(self.model, names), ""), found["problem"]
-        given = (trees.value_of(one, names) for call in trees.calls_of("step", inside) for one in call.args)
+        given = (trees.value_of(one, names) for call in trees.calls_of("step", captured) for one in call.args)
         if any(isinstance(one, Optimizer) for one in given):
             problem = "your own gradient scaler makes the update"
         elif not (model and optimizers):
@@ -265,7 +272,8 @@ class LoopPlaces:
         if code is not own and (not beside or any(makes_anew for _, makes_anew in self._around())):
             problem = "it is in a function that the loop calls"
         found |= {"name": ", ".join([model, *sorted(optimizers)]), "problem": problem}
-        return _at("whole step", code.co_filename, inside[0], inside[-1], **found)
+        found["behind"] = tuple(one.lineno for one in behind)
+        return _at("step", code.co_filename, inside[0], inside[-1], **found)
 
 
 def _updates(statements: Iterable[ast.AST], names: Mapping[str, Any]) -> list[tuple[int, str]]:

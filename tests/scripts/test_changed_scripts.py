@@ -315,15 +315,19 @@ class TestPlaces:
         outer = own.replace("(x):\n", "(x):\n    global output\n")
         assert "    return output, loss\n" in written(HEAD + outer + loop, WITH_LOSS)[0]
 
-    def test_what_stands_behind_the_update_stays_behind_a_captured_step(self, written):
+    def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (
             "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
-            "    # so far\n    total += loss.item()\n    count += 1\n"
-            "    if count % 4 == 0:\n        print(f'{total / count:.3f}')\n"
+            "    # so far\n    total += loss.item()\n    hits += x.eq(y.view_as(x)).cpu().sum()\n"
+            "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
         )
-        step = f"    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n{UPDATE}{noted}"
-        script = f"{HEAD}{meter}total, count = 0, 0\nfor x, y in loader:\n{step}"
+        before, behind = noted.split("    # so far\n")
+        step = (
+            "    optimizer.zero_grad()\n    loss = (model(x) - y).square().mean()\n"
+            f"{before}    loss.backward()\n    # so far\n{behind}    optimizer.step()\n"
+        )
+        script = f"{HEAD}{meter}total, hits, mean = 0, 0, None\nfor x, y in loader:\n{step}"
         text, _ = written(script, {"step.cuda_graph": True}, device="cuda")
         assert f"    loss = train_step(x, y)\n{noted}" in text
         assert "    loss.backward()\n    optimizer.step()\n    return loss\n" in text
@@ -332,8 +336,9 @@ class TestPlaces:
         ("loss", "reason"),
         [
             ("loss = loss / loss.item()\n    loss.backward()", "on the host"),
-            ("loss.backward()\n    print(loss.item())", "on the host"),
-            ("loss.backward()\n    seen.append(loss)", "on the host"),
+            ("loss.backward()\n    print(model.weight.grad.sum().item())", "on the host"),
+            ("loss.backward()\n    print(loss.item())\n    loss = 2 * loss", "on the host"),
+            ("loss.backward()\n    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()", "on the host"),
             ("loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError", "on the host"),
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
             ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
@@ -341,6 +346,7 @@ class TestPlaces:
             ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
             ("loss = loss.log()\n    loss.backward()", ""),
             ("loss.backward()\n    schedule.step()", "calls step() on the host"),
+            ("loss.backward()\n    print(loss.item(), model.weight.mean().item())", "on the host"),
         ],
     )
     def test_a_step_that_a_graph_cannot_repeat_is_not_captured(self, loss, reason, written):
