@@ -35,8 +35,7 @@ TRAINS = """
 import torch
 
 def build():
-    # Of products alone: there is no C++ to compile.
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
     batch = torch.randn(16, 8), torch.arange(16) % 2
     return model, batch, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 """
