@@ -1,4 +1,4 @@
-"""What a session is asked for: the options of measuring, and the files to write."""
+"""The request of a session: how it measures, and which files it writes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Request:
 
     @property
     def options(self) -> dict[str, str]:
-        """What differs from the defaults, in words by the names of the fields."""
+        """The options that differ from their defaults, as text, by the name of the field."""
         of_target = ("mode", "device", "batch_size", "input_shape")
         chosen = {name: value for name, value in _choices(self.target).items() if name in of_target}
         chosen |= {name: value for name, value in _choices(self).items() if name not in ("target", "command")}

@@ -29,7 +29,7 @@ class Measured:
 
 
 def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
-    """What differs between two sessions, the most important first; kinds without differences are left out."""
+    """The differences between two sessions, the most important first. A section without any is left out."""
     one, other = _known(before), _known(after)
     for title in one:
         rows = []

@@ -319,5 +319,5 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
-    """The ways of doing the same thing that the instrumented pass timed; sessions of before hold others, untimed."""
+    """The ways of doing the same thing that the instrumented pass timed; older journals also hold untimed ones."""
     return tuple(row for row in state.profile.habits if row.step_ms is not None) if state.profile else ()

@@ -101,9 +101,9 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 
 def no_result(state: SessionState) -> tuple[str, bool]:
-    """The reason that there are no settings to use, in lower case and without an end; and whether it is a finding.
+    """The reason that there are no settings to use, as part of a sentence; and whether it is a finding.
 
-    It is one where it says something about the settings; else they are undecided.
+    A finding says something about the settings. Otherwise they are undecided.
     """
     tried = candidates_tried(state)
     own = [(one.candidate.name, effect_of(one)) for one in tried]

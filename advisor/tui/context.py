@@ -1,4 +1,4 @@
-"""What the views share: a session's state, the time left, the app's collaborators; and the words on leaving."""
+"""The state that all views share: the session, the time left, the app's collaborators; and the closing words."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """Seconds left by now: the session's own figure while it waits, the budget's rest before it has told one."""
+        """Seconds left, by the session's last figure or else by the budget. They stand still during a pause."""
         told_s, since = self.state.left_s, self.left_told_at
         if told_s is None:
             told_s, since = self.budget_s, self.began_at

@@ -25,7 +25,7 @@ class Lane:
 
     @property
     def prefix(self) -> list[str]:
-        """What a command begins with on this lane's share of the cores; nothing for fewer cores than lanes."""
+        """The words before a command that keep it to this lane's cores; none where there are fewer cores than lanes."""
         cores = sorted(os.sched_getaffinity(0))
         each = len(cores) // self.of
         own = cores[self.number * each : (self.number + 1) * each] if self.of > 1 else []

@@ -1,4 +1,4 @@
-"""What a report says about running its session again."""
+"""The report's section on how to run its session again."""
 
 from dataclasses import replace
 
