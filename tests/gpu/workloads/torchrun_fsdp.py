@@ -4,19 +4,19 @@ import os
 
 import torch
 import torch.distributed as dist
-from several import gpt
+from gpt2 import build
 from torch.distributed.fsdp import fully_shard
 
 LOCAL_RANK = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(LOCAL_RANK)
 dist.init_process_group("nccl", device_id=torch.device("cuda", LOCAL_RANK))
 torch.manual_seed(0)
-model, batch, loss_of, _ = gpt()
+model, batch, loss_of, optimizer_of = build()
 model.cuda()
 for block in model.blocks:
     fully_shard(block)
 fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+optimizer = optimizer_of(model.parameters())
 batch = tuple(part.cuda() for part in batch)
 for step in range(10_000):
     loss = loss_of(model(batch[0]), batch[1])
