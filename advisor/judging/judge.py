@@ -28,7 +28,7 @@ from advisor.figures.stats import (
 )
 from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
 from advisor.judging.objective import Goal, Yardstick
-from advisor.judging.runs import DEVICE_BOUND, FED, Turns, as_one, is_captured, mean_speed, rates, speed, undisturbed
+from advisor.judging.runs import DEVICE_BOUND, FED, FED_IN_TIME, Turns, as_one, is_captured, mean_speed, rates, speed, undisturbed
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -49,6 +49,8 @@ from advisor.records import (
 BASELINE = Settings()
 # The control's: they change nothing but the random streams.
 CONTROL_SETTINGS = Settings({"control.noop": True})
+# The one run of the baseline in turns that is farther than this from all its runs says nothing about the settings.
+_FARTHEST_APART = 1.1
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
@@ -151,7 +153,7 @@ class Judge:
         """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
         found: dict[bool, ProcessSpread] = {}
         # Only the loader makes a replayed graph vary.
-        of_captured = self.prior if self.prior == FED else min(self.prior, DEVICE_BOUND)
+        of_captured = self.prior if self.prior in (FED, FED_IN_TIME) else min(self.prior, DEVICE_BOUND)
         for captured, prior in ((False, self.prior), (True, of_captured)):
             combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
             groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
@@ -232,7 +234,15 @@ class Judge:
 
     def took_turns(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""
-        return Settings(settings) in self.in_turn
+        return self._turns(settings) is not None
+
+    def _turns(self, settings: Mapping[str, Value]) -> Turns | None:
+        """The turns of these settings; None where they have one run of the baseline, and it is unlike the others."""
+        turns = self.in_turn.get(Settings(settings))
+        if turns is None or turns.by_block or len(turns.old) > 1:
+            return turns
+        apart = mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1]
+        return turns if max(apart, 1 / apart) <= _FARTHEST_APART else None
 
     def holds_where_busy(self, settings: Mapping[str, Value]) -> bool:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
@@ -240,7 +250,7 @@ class Judge:
 
     def speeds(self, settings: Mapping[str, Value]) -> tuple[tuple[float, float], tuple[float, float]]:
         """Milliseconds per step and samples per second of measured settings and of the baseline; of turns if any."""
-        if turns := self.in_turn.get(Settings(settings)):
+        if turns := self._turns(settings):
             return turns.speeds
         return mean_speed(self._undisturbed_runs(settings)), mean_speed(self.baseline_runs)
 
@@ -258,7 +268,7 @@ class Judge:
         key = Settings(settings)
         if not key:
             return Comparison(1.0, 1.0, 1.0)
-        if turns := self.in_turn.get(key):
+        if turns := self._turns(key):
             return Comparison(*turns.interval(self.spread_of(key), self.spread_of(BASELINE)), paired=True)
         return Comparison(*self._ratio(key, BASELINE, SELECTION))
 

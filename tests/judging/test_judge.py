@@ -288,6 +288,18 @@ def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
     assert stack.numerics.measured is Numerics.EXACT
 
 
+def test_turns_with_one_odd_run_of_the_baseline_confirm_nothing(judge):
+    """It counts as one run of the baseline among others, until a second one was timed in turn."""
+    for seed in range(3):
+        judge = judge.with_run({}, result(10.0, seed=seed))
+    new, odd, usual = result(1.0, seed=5), result(20.0, seed=6), result(10.0, seed=7)
+    once = judge.with_run(BF16, new).with_run({}, odd).with_turns(BF16, Turns((new,), (odd,)))
+    assert not once.took_turns(BF16) and not once.compare(BF16).paired
+    assert once.compare(BF16).speedup < 12
+    again = once.with_run(BF16, new).with_run({}, usual).with_turns(BF16, Turns((new,), (usual,)))
+    assert again.took_turns(BF16) and again.compare(BF16).paired
+
+
 # --- noise between processes ----------------------------------------------------------------------------------
 
 
@@ -295,7 +307,9 @@ def test_more_noise_is_expected_where_the_host_or_a_loader_sets_the_pace():
     quiet = prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.95)))
     by_host = prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.4)))
     fed = prior_spread(gpu_facts(loader=loader_facts()))
-    assert quiet < by_host < fed
+    in_time = prior_spread(gpu_facts(loader=loader_facts(), profile=profile_facts(device_busy_share=0.95)))
+    late = prior_spread(gpu_facts(loader=loader_facts(), profile=profile_facts(device_busy_share=0.4)))
+    assert quiet < in_time < by_host < late == fed
     assert quiet < prior_spread(gpu_facts()) < by_host, "before the instrumented pass nobody knows"
     assert prior_spread(cpu_facts()) > quiet
     assert prior_spread(gpu_facts(profile=profile_facts(device_busy_share=0.7))) == quiet
