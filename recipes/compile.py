@@ -51,7 +51,9 @@ class Compile(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        uncaptured = facts.workload.own_step or facts.workload.takes_arguments_only  # its host launches every kernel
+        workload = facts.workload
+        # Then the host launches every kernel.
+        uncaptured = workload.own_step or workload.takes_arguments_only or workload.graph_problem
         waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
         replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
         return autotuned * replayed

@@ -64,7 +64,7 @@ class StepGraph(Recipe):
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:
-        if problem := facts.workload.capture_problem:
+        if problem := facts.workload.graph_problem:
             return Skip(problem)
         if facts.workload.takes_arguments_only:
             return Skip("the Trainer runs the steps itself; compile.mode: reduce-overhead gives it CUDA graphs")

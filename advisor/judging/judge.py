@@ -28,7 +28,18 @@ from advisor.figures.stats import (
 )
 from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
 from advisor.judging.objective import Goal, Yardstick
-from advisor.judging.runs import DEVICE_BOUND, FED, FED_IN_TIME, Turns, as_one, is_captured, mean_speed, rates, speed, undisturbed
+from advisor.judging.runs import (
+    DEVICE_BOUND,
+    FED,
+    FED_IN_TIME,
+    Turns,
+    as_one,
+    is_captured,
+    mean_speed,
+    rates,
+    speed,
+    undisturbed,
+)
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (

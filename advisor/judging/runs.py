@@ -12,7 +12,7 @@ from advisor.records import Block, Facts, TrialResult, Value
 
 # Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
 # two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
-# host-bound ones within 2 to 5 % and now and then a third apart, those that wait for a loader within 5 to 10 %. A loader
+# host-bound ones within 2 to 5 % and now and then a third apart, those that wait for a loader within 5 to 10 %. One
 # that is in time for the baseline may be late for a faster step. Before the instrumented pass nobody knows which of
 # them a step is.
 DEVICE_BOUND, FED_IN_TIME, _UNKNOWN, _HOST_BOUND, FED, _ON_CPU = 0.01, 0.02, 0.025, 0.04, 0.05, 0.03

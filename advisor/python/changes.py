@@ -26,7 +26,6 @@ _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
 _AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
-_BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
 _NO_PLACE = {
     "model": "no statement was seen that makes the model",
     "optimizer": "no call was seen that makes the optimizer",
@@ -302,15 +301,14 @@ class _Patch:
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
-        places, passes = self._places("step"), self._places("forward")
         if not value:
             return
-        if value is not True or len(places) != 1 or len(passes) != 1:
-            several = "the loop has several forward passes" if len(passes) > 1 else "the step was not seen in one block"
-            raise _NotHereError(f"{several}; {_BY_OWN_STEP}")
+        if problem := self.facts.graph_problem:
+            raise _NotHereError(problem)
+        places, passes = self._places("step"), self._places("forward")
+        if value is not True or not places:
+            raise _NotHereError(_NO_PLACE["forward"])
         (place,) = places
-        if place.problem:
-            raise _NotHereError(f"{place.problem}; {_BY_OWN_STEP}")
         written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]

@@ -15,7 +15,7 @@ from advisor.python import trees
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
 # What a graph would not repeat, beside branches on the host: reads of numbers, and calls whose result nobody uses.
 _HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
-# What a statement may call that only notes numbers of a step; the last where it reads one with `item()`.
+# What a statement may call that only notes numbers of a step; the last where it is told one, or reads it by `item()`.
 _READS = _HOSTS | {"detach", "float", "int", "round", "format", "len", "size", "view", "view_as", "eq", "sum", "mean"}
 _NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})
 _METERS = frozenset({"update", "log", "info"})
@@ -52,7 +52,9 @@ def _is_note(statement: ast.stmt) -> bool:
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     plain = isinstance(statement, ast.Expr) or all(isinstance(target, ast.Name) for target in targets)
     called = trees.names_called(statement)
-    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if "item" in called else set())
+    # A meter is told what it counts; without that `update()` may be that of averaged weights.
+    told = isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call) and bool(call.args)
+    return bool(called) and plain and called <= _READS | _NOTES | (_METERS if told or "item" in called else set())
 
 
 def _names_read(statements: Iterable[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:

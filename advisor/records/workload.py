@@ -16,6 +16,9 @@ TENSOR_CORES_SINCE: Mapping[str, tuple[int, int]] = {
 }
 
 
+_BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """A DataLoader as the user built it. Problems are sentences, empty for none."""
@@ -138,6 +141,17 @@ class WorkloadFacts:
     def on_cuda(self) -> bool:
         """Whether the loop runs on a CUDA device."""
         return self.device_type == "cuda"
+
+    @property
+    def graph_problem(self) -> str:
+        """Why no CUDA graph can hold the step, or a script's own text cannot say that one does; empty for neither."""
+        places = {kind: [one for one in self.places if one.kind == kind] for kind in ("loop", "forward", "step")}
+        if self.capture_problem or not places["loop"]:
+            return self.capture_problem
+        if len(places["forward"]) > 1:
+            return f"the loop has several forward passes; {_BY_OWN_STEP}"
+        problem = places["step"][0].problem if len(places["step"]) == 1 else "the step was not seen in one block"
+        return problem and f"{problem}; {_BY_OWN_STEP}"
 
     @property
     def takes_arguments_only(self) -> bool:

@@ -23,6 +23,11 @@ SIX_CORES = Hardware(host(usable_cores=6))
 ARGUMENTS = {"trainer": "transformers", "places": (Place("arguments", "train.py", 3, 0, 3, 9),)}
 
 
+def loop_places(problem=""):
+    """Those of a script's loop, whose step has this problem."""
+    return tuple(Place(kind, "train.py", 1, 0, 9, 0, problem=problem) for kind in ("loop", "forward", "step"))
+
+
 def rmsprop(**changes):
     return sgd_facts(name="RMSprop", **changes)
 
@@ -87,6 +92,10 @@ PROPOSED = [
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad"), own_step=True), "Adagrad counts its steps"),
     ("step_graph", gpu_facts(**ARGUMENTS), "the Trainer runs the steps"),
     ("step_graph", gpu_facts(trainer="transformers"), [True]),
+    ("step_graph", gpu_facts(places=loop_places()), [True]),
+    ("step_graph", gpu_facts(places=loop_places("line 3 decides on the host")), "line 3 decides on the host; tuning"),
+    ("step_graph", gpu_facts(places=loop_places()[:2]), "the step was not seen"),
+    ("step_graph", gpu_facts(places=loop_places() + loop_places()[1:2]), "several forward passes"),
     ("attention_mask", gpu_facts(**ARGUMENTS, empty_masks=1), "data_collator"),
     ("compile_scope", gpu_facts(**ARGUMENTS), "compiles the whole model"),
     ("compile", gpu_facts(**ARGUMENTS), list(CATALOG["compile"].examples[1:])),

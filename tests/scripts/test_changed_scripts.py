@@ -318,7 +318,7 @@ class TestPlaces:
     def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):
         meter = "class Meter(dict):\n    smooth = None\n\nmeter = Meter()\n"
         noted = (
-            "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n"
+            "    losses = [loss.item()]\n    meter.update(loss=loss.item())\n    meter.update({'y': y[0]})\n"
             "    # so far\n    total += loss.item()\n    hits += x.eq(y.view_as(x)).cpu().sum()\n"
             "    if mean is None:\n        mean = loss.item()\n    else:\n        mean += loss.item()\n"
         )

@@ -19,7 +19,7 @@ from advisor.machine.device import backend_of
 from advisor.records import Bottleneck, Phase, Profile
 from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
-from advisor.step.step import InferStep, TrainStep
+from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
 from advisor.trial.profile.recording import measure_phases, record_step
@@ -49,7 +49,10 @@ def profile_step(
         copied = [] if feed.resident else [one for one in tensors_of(feed.next()) if one.device.type == "cpu"]
         measured = replace(measured, host_to_device_bytes=sum(tensor.nbytes for tensor in copied))
     own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
-    dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
+    casts = step.plan.autocast
+    if casts == "none" and isinstance(step, OwnStep):  # its own autocast, as the watched round of a script has it
+        casts = getattr(step.function, "casts", "none")
+    dtype: torch.dtype = own if casts == "none" else getattr(torch, casts)
     # By default convolutions of float32 run in TF32, and matrix products do not.
     convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
     in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
