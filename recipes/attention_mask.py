@@ -24,9 +24,7 @@ interface.
 
 from typing import Any
 
-from advisor.recipe import CUDA
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import CUDA, Bottleneck, Expression, Facts, LoaderRecipe, Phase, Proposal, Skip, Value
 
 
 class AttentionMask(LoaderRecipe):

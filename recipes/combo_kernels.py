@@ -19,8 +19,7 @@ References:
 PyTorch source, torch/_inductor/config.py (`combo_kernels`).
 """
 
-from advisor.recipe import CUDA, Recipe, torch_is_older
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Skip, Value, torch_is_older
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
 _SINCE = (2, 9)
@@ -33,6 +32,8 @@ class ComboKernels(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     gain = 1.02  # tests/gpu/RESULTS.md: 1.3x on mlp12, nothing on most
+    excludes = {"compile.mode": "torch.compile takes a mode or options, not both"}
+    conflicts = ((True, "compile.scope", "pointwise", "pointwise operations are compiled without options"),)
     codes = {
         True: 'model.compile(options={"combo_kernels": True})\n',
         False: "# the compiler generates each kernel by itself\n",
@@ -45,8 +46,3 @@ class ComboKernels(Recipe):
 
     def cost(self, value: Value) -> float:
         return 1.2
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        other = settings.get("compile.mode", "none") not in ("none", "default")
-        pointwise = settings.get("compile.scope") == "pointwise"
-        return "torch.compile takes a mode or options, not both" if value and (other or pointwise) else None

@@ -23,8 +23,7 @@ PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Components, Recipe, code_of
-from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
+from advisor.recipe import Bottleneck, Components, Facts, Mode, Phase, Proposal, Recipe, Skip, Value, Values, code_of
 
 # Low enough for both shares that sessions on an H200 measured of a small encoder: less than 0.5 %, and 0.9 %.
 _LEAST_SHARE = 0.001

@@ -19,8 +19,7 @@ References:
 PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors on the device.
 """
 
-from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import CUDA, NEEDS_PROFILE, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value
 
 
 class CreateOnDevice(Recipe):

@@ -19,11 +19,8 @@ References:
 PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide.
 """
 
-from dataclasses import replace
-
 from advisor.figures.formatting import format_bytes, format_ms
-from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+from advisor.recipe import NEEDS_PROFILE, TRAINING, Bottleneck, Facts, Proposal, Recipe, Skip
 
 
 class EvalNoGrad(Recipe):
@@ -31,7 +28,8 @@ class EvalNoGrad(Recipe):
     default = "no_grad"
     values = ("grad", "no_grad", "inference_mode")
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    stage = Stage.STEP
+    plan_field = "grad_mode"
+    modes = TRAINING  # in inference the recipe inference_mode has the say over the same field
     inside_step = True
     habit = True
     gain = 1.0  # tests/gpu/RESULTS.md: it touches no training step
@@ -39,8 +37,6 @@ class EvalNoGrad(Recipe):
     shown = "model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 
     def candidates(self, facts: Facts) -> Proposal:
-        if facts.workload.mode is Mode.INFER:
-            return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
         if facts.instrumented is None:
             return NEEDS_PROFILE
         rows = [row for row in facts.instrumented.habits if row.habit == self.id]
@@ -52,8 +48,3 @@ class EvalNoGrad(Recipe):
             for row in rows
         ]
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        # In inference the recipe inference_mode has the say over the same field.
-        if workload.plan.mode is Mode.TRAIN:
-            workload.plan = replace(workload.plan, grad_mode=str(value))

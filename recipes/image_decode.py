@@ -28,8 +28,7 @@ torchvision documentation, Decoding images; Transforming images, Performance con
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.recipe import gain_from
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
+from advisor.recipe import Expression, LoaderRecipe, gain_from, little_time_in
 from advisor.records import Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value
 
 

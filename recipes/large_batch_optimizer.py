@@ -22,8 +22,7 @@ You et al., Large Batch Training of Convolutional Networks, 2017 (LARS), and Tra
 
 from importlib.util import find_spec
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Components, Facts, Proposal, Recipe, Skip, Stage, Value
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -39,7 +38,6 @@ optimizer = timm.optim.{cls}([{name: group[name] for name in kept} for group in 
 
 class LargeBatchOptimizer(Recipe):
     key = "optimizer.class"
-    values = ("default", "lars", "lamb")
     modes = TRAINING
     stage = Stage.OPTIMIZER
     codes = {

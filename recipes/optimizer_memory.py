@@ -23,8 +23,7 @@ Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. tor
 from importlib.util import find_spec
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _PACKAGES = ("bitsandbytes", "torchao")
 _REPLACED = ("Adam", "AdamW")
@@ -40,7 +39,6 @@ _KEPT_BY_ADAM = '("params", "lr", "betas", "eps", "weight_decay")'
 
 class OptimizerMemory(Recipe):
     key = "optimizer.state"
-    values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.OPTIMIZER

@@ -27,8 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, WholeNumbers
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe
+from advisor.recipe import CUDA, Components, Expression, LoaderRecipe, WholeNumbers
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Lengths up to the longest that was seen, each of which is compiled and captured by itself, with the usual multiple.
@@ -37,7 +36,6 @@ _LENGTHS = 4
 
 class PadBatches(LoaderRecipe):
     key = "data.pad_to_multiple"
-    default = 1
     values = WholeNumbers(1, such_as=(1, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})

@@ -21,8 +21,7 @@ References:
 PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
-from advisor.recipe import TRAINING, Recipe
-from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
+from advisor.recipe import ONE_GPU, TRAINING, Recipe, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 # Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
@@ -47,7 +46,6 @@ for block in model.children():
 fully_shard(model)
 """,
     }
-    values = tuple(codes)
     plan_field = "strategy"
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
@@ -72,12 +70,9 @@ fully_shard(model)
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if reason := super().conflict(value, settings):
-            return reason
-        if value == self.default or not settings.get("step.cuda_graph"):
-            return None
-        if value != "ddp":
-            return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
-        if settings.get("parallel.find_unused_parameters"):
+        captured = settings.get("step.cuda_graph")
+        if captured and value == "fully_shard":
+            return "step.cuda_graph records the exchange of gradients of DistributedDataParallel only"
+        if captured and value == "ddp" and settings.get("parallel.find_unused_parameters"):
             return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
-        return None
+        return super().conflict(value, settings)

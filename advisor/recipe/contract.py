@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import import_module
@@ -31,7 +31,6 @@ TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
 CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
-ANY_DEVICE = frozenset(DEVICES)
 NEEDS_PROFILE = Skip("not known before the instrumented pass")
 
 # Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
@@ -90,10 +89,13 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class WholeNumbers:
-    """The values of a numeric setting: whole numbers from ``least`` to a million. Tests try ``such_as``."""
+    """The values of a numeric setting: whole numbers from ``least`` to a million. An iteration gives ``such_as``."""
 
     least: int
     such_as: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.such_as)
 
     def __contains__(self, value: Value) -> bool:
         return type(value) is int and self.least <= value <= 1_000_000
@@ -104,11 +106,11 @@ class Recipe:
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
     the first line of the card and its ``numerics`` the first word of that section, unless it says others.
-    ``values``: all that the setting may be; a switch need not say it. Settings files are checked against them, tests
-    try each, and the table of recipes lists them. ``default``: PyTorch's own value; the first of ``values``, and False
-    for a switch, unless it says another.
-    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, unless it
-    says another.
+    ``values``: all that the setting may be; the words in ``codes`` unless it says others, and a switch need not say it.
+    Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's
+    own value; the first of ``values``, and False for a switch, unless it says another.
+    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, ``MODEL``
+    where it has ``calls``, unless it says another.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
@@ -150,7 +152,7 @@ class Recipe:
     plan_field: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
-    devices: ClassVar[frozenset[str]] = ANY_DEVICE
+    devices: ClassVar[frozenset[str]] = frozenset(DEVICES)
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics]
     _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
@@ -190,10 +192,12 @@ class Recipe:
                 cls._numerics_in = {
                     mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
                 }
-            if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
-                cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
+            if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles or cls.calls):
+                cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP if cls.plan_field else Stage.MODEL
+            if not cls.values and any(isinstance(value, str) for value in cls.codes):
+                cls.values = tuple(cls.codes)
             if not hasattr(cls, "default"):
-                cls.default = cls.values[0] if isinstance(cls.values, tuple) and cls.values else False
+                cls.default = next(iter(cls.values), False)
             if isinstance(cls.default, bool) and not cls.values:
                 cls.values = (cls.default, not cls.default)
         if cls.compiles:
@@ -207,7 +211,7 @@ class Recipe:
         instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
         that pass skips with ``NEEDS_PROFILE`` and is asked again later. The present value may be among the values.
         """
-        return [value for value in self.examples if value != self.default]
+        return [value for value in self.values if value != self.default]
 
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
@@ -255,11 +259,6 @@ class Recipe:
         if isinstance(self.values, WholeNumbers):
             return value in self.values
         return any(type(value) is type(one) and value == one for one in self.values)
-
-    @property
-    def examples(self) -> tuple[Value, ...]:
-        """All values of the setting; of a numeric one, some."""
-        return self.values.such_as if isinstance(self.values, WholeNumbers) else self.values
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         """Whether ``value`` is one of the usual ones in this kind of loop."""

@@ -31,7 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     from advisor.files.folders import scratch_folder
     from advisor.proof.commands import as_json, as_text, compare
 
+    a, b = options.commands
     folder = Path(tempfile.mkdtemp(prefix="ab-", dir=scratch_folder()))
-    found = compare(*options.commands, options.budget_s, folder, say)
+    found = compare(a, b, options.budget_s, folder, say)
     print(strict_json(as_json(found, options.min_speedup), indent=2) if options.json else as_text(found))
     return ExitCode.OK if found.reaches(options.min_speedup) else ExitCode.NOT_WORTH_IT
