@@ -25,21 +25,22 @@ class Models(nn.ModuleList):
     """The models that a step of the user's own works with, as one: each is called by itself."""
 
 
-def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
+def compile_model(model: nn.Module, plan: StepPlan) -> None:
+    """Compile a model as the plan says, where it is: it keeps its identity and the names in its state dict.
 
     With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
-    ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
+    ``with_loss`` only flags are set: the step has model and loss compiled as one (:func:`compiled_call`).
     """
+    if plan.compiles_with == "none":
+        return
+    collect_rarely_while_compiling()
     dynamo: Any = torch._dynamo.config
     dynamo.use_numpy_random_stream = True  # else compiled code takes NumPy's random numbers from PyTorch
     if plan.freezing:
         from torch._inductor import config
 
         config.freezing = True
-    if plan.compiles_loss:
-        return model
-    units = _units_of(model, plan)
+    units = [] if plan.compiles_loss else _units_of(model, plan)
     # Blocks of one class share a cache, and those of other shapes each need a place in it.
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
@@ -50,7 +51,6 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
             unit.forward = compiled_call(unit.forward, plan, unit)
         else:
             compile_in_place(unit, **compiler_arguments(plan))
-    return model
 
 
 def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:

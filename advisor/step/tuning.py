@@ -24,12 +24,12 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
-from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compiled_as, unwrapped
+from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compile_model, compiled_as, unwrapped
 from advisor.step.device_loader import loop_loader
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
-from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components
+from advisor.step.step import InferStep, OwnStep, TrainStep
 
 
 def apply_settings(
@@ -49,7 +49,7 @@ def apply_settings(
         raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
     for recipe, value in catalog.in_order(settings):
         apply_recipe(recipe, components, value, refused)
-    finish_components(components)
+    compile_model(components.model, components.plan)
 
 
 def apply_recipe(
