@@ -45,10 +45,7 @@ class ChunkedLoss(Recipe):
         (True, "step.cuda_graph", "around_loss", "the graph ends before the loss, which computes the scores"),
     )
     here = {True: "The scores have {workload.large_head:,} columns."}
-    excludes = {
-        "precision.float8": "float8 layers replace the last one",
-        "precision.quantize": "quantized layers replace the last one",
-    }
+    excludes = dict.fromkeys(("precision.float8", "precision.quantize"), "other layers replace the last one")
 
     def candidates(self, facts: Facts) -> Proposal:
         return [True] if facts.workload.large_head else Skip(_NONE)

@@ -52,13 +52,10 @@ fully_shard(model)
     numerics = Numerics.CLOSE
     inside_step = True
     saves_memory = True
-    conflicts = tuple(
-        ("fully_shard", key, value, reason)
-        for key, value, reason in (
-            ("precision.autocast", "float16", "the gradient scaler of float16 does not see the other ranks' shards"),
-            ("model.memory_format", "channels_last", "fully_shard takes no parameters in channels-last format"),
-            ("compile.scope", "with_loss", "fully_shard gathers parameters in hooks between model and loss"),
-        )
+    conflicts = (
+        ("fully_shard", "precision.autocast", "float16", "its gradient scaler does not see the other ranks' shards"),
+        ("fully_shard", "model.memory_format", "channels_last", "fully_shard takes no parameters in that format"),
+        ("fully_shard", "compile.scope", "with_loss", "fully_shard gathers parameters between model and loss"),
     )
 
     def candidates(self, facts: Facts) -> Proposal:

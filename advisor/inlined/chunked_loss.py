@@ -140,7 +140,7 @@ class _Chunked(torch.autograd.Function):
     """The sum of the losses of rows (rows, features); the gradients are computed with it, while a chunk is there."""
 
     @staticmethod
-    def forward(context: Any, *given: Any) -> Tensor:
+    def forward(context: Any, *given: Any) -> Any:
         hidden, weight, bias, target, ignore_index, dtype = given
         exact = torch.promote_types(dtype, torch.float32)
         learns_weight, learns_bias = context.needs_input_grad[1:3]

@@ -200,7 +200,7 @@ class _Crop(_Step):
         row, column = (int(torch.randint(0, n + 1, (1,))) if n or (any(more) and not newer) else 0 for n in more)
         return row, column
 
-    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> Any:
         height, width = self.transform.size
         parts = self.padded(images).unfold(2, height, 1).unfold(3, width, 1)
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]

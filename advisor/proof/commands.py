@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
 
 import psutil
@@ -184,16 +184,11 @@ def run(side: str, command: str, folder: Path, *, within_s: float) -> CommandRun
     shutil.copyfile(step_watch.__file__, folder / f"{step_watch.MODULE}.py")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
     watched = {"PYTHONPATH": path, step_watch.FOLDER: str(steps), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    environment = {**os.environ, **watched}
     started, began, cores = time.monotonic(), time.time(), CoresInUse()
     with log.open("wb") as output, bounded(str(log)):
-        process = subprocess.Popen(  # noqa: S602 - it is what the user would type in a shell
-            command,
-            shell=True,
-            env={**os.environ, **watched},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        process = Popen(  # noqa: S602 - it is what the user would type in a shell
+            command, shell=True, env=environment, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
         )
         try:
             while True:
@@ -239,7 +234,7 @@ def _problem(seen: CommandRun | None, code: int | None, within_s: float) -> tupl
     return f"{made}, and ended", hint
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End a command with the processes that it started: they are asked first, as by a terminal that closes."""
     everything: list[psutil.Process] = []
     try:
@@ -288,26 +283,18 @@ def as_text(found: Compared) -> str:
     rows += [busy] if found.is_open else []
     width = max(len(row[1]) for row in rows if row[2]) + 2
     interval = f"{comparison.speedup:.2f}x ({comparison.ci_low:.2f}-{comparison.ci_high:.2f})"
-    return "\n".join(
-        [
-            f"A  {a.command}",
-            f"B  {b.command}",
-            *(f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows),
-            f"{'first losses':18}{_LOSSES_IN_WORDS[found.losses]}",
-            f"B over A: {interval}, {found.verdict.value}",
-        ]
-    )
+    lines = [f"A  {a.command}", f"B  {b.command}"]
+    lines += [f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows]
+    lines += [f"{'first losses':18}{_LOSSES_IN_WORDS[found.losses]}"]
+    return "\n".join([*lines, f"B over A: {interval}, {found.verdict.value}"])
 
 
 def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
     """The result with the figures of both sides."""
-    comparison = found.comparison
     return {
         "a": _side_as_json(found.a),
         "b": _side_as_json(found.b),
-        "speedup": comparison.speedup,
-        "ci_low": comparison.ci_low,
-        "ci_high": comparison.ci_high,
+        **{name: getattr(found.comparison, name) for name in ("speedup", "ci_low", "ci_high")},
         "verdict": found.verdict.value,
         "foreign_cores": found.foreign_cores,
         "losses": found.losses,
@@ -317,11 +304,5 @@ def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
 
 
 def _side_as_json(side: Side) -> dict[str, Any]:
-    return {
-        "command": side.command,
-        "step_ms": side.step_ms,
-        "peak_bytes": side.peak_bytes,
-        "startup_s": side.startup_s,
-        "first_losses": list(side.runs[0].losses),
-        "runs": len(side.runs),
-    }
+    figures = {name: getattr(side, name) for name in ("command", "step_ms", "peak_bytes", "startup_s")}
+    return {**figures, "first_losses": list(side.runs[0].losses), "runs": len(side.runs)}

@@ -16,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any, TextIO
 
 MODULE = "perf_advisor_watch"  # the name of the copy
@@ -119,8 +120,7 @@ class StepWatch:
 
     def _write(self, **seen: float) -> None:
         if self._file is None:
-            path = os.path.join(self._folder, f"{os.getpid()}.jsonl")  # noqa: PTH118 - pathlib takes its time
-            self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115, PTH123
+            self._file = Path(self._folder, f"{os.getpid()}.jsonl").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._file.write(json.dumps(seen) + "\n")
 
 

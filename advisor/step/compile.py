@@ -5,7 +5,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -152,10 +152,8 @@ def collect_rarely_while_compiling() -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside a wrapper for several GPUs; else the model itself."""
-    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        inner: nn.Module = model.module
-        return inner
-    return model
+    is_wrapper = isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel)
+    return cast("nn.Module", model.module) if is_wrapper else model
 
 
 def as_prepared(model: nn.Module) -> nn.Module:

@@ -31,13 +31,11 @@ from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
+Refused = Callable[[Recipe, Value, RefusedError], None] | None  # told of a setting that is left out, and the reason
+
 
 def apply_settings(
-    catalog: Catalog,
-    components: Components,
-    settings: Mapping[str, Value],
-    *,
-    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+    catalog: Catalog, components: Components, settings: Mapping[str, Value], *, refused: Refused = None
 ) -> None:
     """Change ``components`` (and the process's global flags) as the settings say.
 
@@ -52,9 +50,7 @@ def apply_settings(
     compile_model(components.model, components.plan)
 
 
-def apply_recipe(
-    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
-) -> None:
+def apply_recipe(recipe: Recipe, components: Components, value: Value, refused: Refused) -> None:
     """Apply one setting. With several optimizers, a setting about them is applied to each."""
     several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
     each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
