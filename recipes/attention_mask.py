@@ -18,8 +18,7 @@ Numerics:
 close: another kernel adds up in another order.
 
 References:
-PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face documentation, Attention mask
-interface.
+PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention mask interface.
 """
 
 from typing import Any

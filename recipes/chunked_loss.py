@@ -27,7 +27,6 @@ in all versions, and slower under autocast on a CPU.
 from advisor.errors import RefusedError
 from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Phase, Proposal, Recipe, Skip, Value
 
-_CALL = "chunk_loss(model)"
 _NONE = "the model's last layer is no linear one with 16,384 outputs or more"
 
 
@@ -37,9 +36,9 @@ class ChunkedLoss(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
     saves_memory = True
-    imported = f"from advisor.inlined.chunked_loss import chunk_loss\n\n{_CALL}\n"
+    imported = "from advisor.inlined.chunked_loss import chunk_loss\n\nchunk_loss(model)\n"
     codes = {False: "# the last layer computes all scores\n"}
-    calls = (("chunked_loss", _CALL),)
+    calls = (("chunked_loss", "chunk_loss(model)"),)
     conflicts = (
         (True, "parallel.strategy", "fully_shard", "the loss needs the whole last layer, and fully_shard has freed it"),
         (True, "step.cuda_graph", "around_loss", "the graph ends before the loss, which computes the scores"),

@@ -42,9 +42,6 @@ class EvalNoGrad(Recipe):
         rows = [row for row in facts.instrumented.habits if row.habit == self.id]
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
-        figures = [
-            f"{row.way} {format_ms(row.step_ms)}"
-            + (f" and {format_bytes(row.memory_bytes)}" if row.memory_bytes is not None else "")
-            for row in rows
-        ]
+        memory = ["" if row.memory_bytes is None else f" and {format_bytes(row.memory_bytes)}" for row in rows]
+        figures = [f"{row.way} {format_ms(row.step_ms)}{more}" for row, more in zip(rows, memory, strict=True)]
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")

@@ -12,8 +12,7 @@ a batch they take a fraction of it, on a GPU hardly any, and nothing is copied.
 
 When it does not:
 Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are still read one by one.
-For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Data that you change later are not
-seen.
+For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are not seen.
 
 Numerics:
 exact: the same samples in the same order, with the draws of a loader without workers.

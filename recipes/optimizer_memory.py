@@ -30,11 +30,10 @@ _REPLACED = ("Adam", "AdamW")
 _LEAST_SHARE = 0.2
 _CODE = """\
 # before the first step, and before a scheduler is made
-kept = {kept}
+kept = ("params", "lr", "weight_decay"{more})
 optimizer = {cls}([{name: group[name] for name in kept} for group in optimizer.param_groups])
 """
-_KEPT = '("params", "lr", "weight_decay")'
-_KEPT_BY_ADAM = '("params", "lr", "betas", "eps", "weight_decay")'
+_EIGHT_BIT = 'getattr(bitsandbytes.optim, f"{type(optimizer).__name__}8bit")'
 
 
 class OptimizerMemory(Recipe):
@@ -44,11 +43,9 @@ class OptimizerMemory(Recipe):
     stage = Stage.OPTIMIZER
     codes = {
         "full": "# the optimizer keeps its whole state\n",
-        "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{kept}", _KEPT),
+        "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{more}", ""),
         "8-bit": "import bitsandbytes.optim\n\n"
-        + _CODE.replace("{cls}", 'getattr(bitsandbytes.optim, f"{type(optimizer).__name__}8bit")').replace(
-            "{kept}", _KEPT_BY_ADAM
-        ),
+        + _CODE.replace("{cls}", _EIGHT_BIT).replace("{more}", ', "betas", "eps"'),
     }
     saves_memory = True
     excludes = {

@@ -2,8 +2,7 @@
 
 What it does:
 Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function: token ids,
-masks and labels alike, each with the value that fills its tails already. Compiled code is made for each length, and a
-CUDA graph is captured for each.
+masks and labels alike, each with the value that fills its tails already. Each length is compiled and captured.
 
 Why it helps:
 Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code for any

@@ -2,8 +2,7 @@
 
 What it does:
 Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
-`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays the
-same.
+`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays.
 
 Why it helps:
 Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
@@ -24,8 +23,7 @@ PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch D
 from advisor.recipe import ONE_GPU, TRAINING, Recipe, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
-# Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
-# GPUs". It orders the trials only.
+# Speed-up as a share of the number of GPUs, to order the trials: medians on two H200s, tests/gpu/RESULTS.md.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
 
 

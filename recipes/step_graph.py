@@ -56,9 +56,7 @@ class StepGraph(Recipe):
     usual = frozenset({True})
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
-    conflicts = (
-        (AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step that is compiled without its loss"),
-    )
+    conflicts = ((AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step compiled without its loss"),)
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -15,20 +15,15 @@ NORMS = (
 
 def removable_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Return the convolutions with a bias and the norm after each, except where only the norm is frozen."""
-    return [
-        (layer, norm)
-        for layer, norm in pairs
-        if isinstance(layer, CONVOLUTIONS) and layer.bias is not None
-        if isinstance(norm, NORMS) and norm.training == model.training
-    ]
+    biased = [(layer, norm) for layer, norm in pairs if isinstance(layer, CONVOLUTIONS) and layer.bias is not None]
+    return [(layer, norm) for layer, norm in biased if isinstance(norm, NORMS) and norm.training == model.training]
 
 
 def remove_conv_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> None:
     """Remove biases of convolutions that the batch norm after them subtracts, in place.
 
     ``pairs`` are a convolution and the norm that alone takes its output. The bias parameters stay in the model and its
-    state dict as zeros, unused and not trained. Their values, also those loaded later, are subtracted from the running
-    means.
+    state dict as zeros, unused and not trained. Running means take off their values, also those loaded later.
     """
     biased = removable_biases(model, pairs)
     take_off(biased)

@@ -157,7 +157,7 @@ class _ToTensor(_Step):
         return images.to(torch.get_default_dtype()).div_(255) if is_scaled else images  # a copy already
 
 
-class Normalize(_Step):
+class NormalizeStep(_Step):
     """Normalises by channel. Mean and deviation stay on the device; torchvision's copies them there for every batch."""
 
     def __init__(self, transform: Any) -> None:
@@ -212,5 +212,5 @@ _FORMS = {
     **dict.fromkeys(("RandomHorizontalFlip", "RandomVerticalFlip"), _Flip),
     **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
     "RandomCrop": _Crop,
-    "Normalize": Normalize,
+    "Normalize": NormalizeStep,
 }

@@ -27,8 +27,7 @@ from advisor.proof import step_watch
 from advisor.records import Block, Comparison, Verdict
 from advisor.runner.log_files import bounded
 
-# A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
-# blocks count as well. Counts, seconds.
+# A run is ended after so many steady steps that took so long; where it is over before, few blocks do. Counts, seconds.
 _STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
 _STEADY = 1.1  # a block belongs to the start-up while it is slower, by this factor, than the median of those behind it
 _LIKE_BEFORE = 1.2  # the time to have left for another pair of runs, as a multiple of the longest so far
@@ -230,7 +229,7 @@ def _problem(seen: CommandRun | None, code: int | None, within_s: float) -> tupl
         return f"{made} within {within_s:.0f} s", hint
     if code:
         return f"failed with exit code {code}", "Run it by itself and mend what the lines below show."
-    hint = "Name a command that trains for some seconds at least; the lines below are the end of its output."
+    hint = "Name a command that trains for some seconds, by PyTorch 2.5 or later; the lines below end its output."
     return f"{made}, and ended", hint
 
 

@@ -105,7 +105,8 @@ class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
-    the first line of the card and its ``numerics`` the first word of that section, unless it says others.
+    the first line of the card and its ``numerics`` the first word of that section, unless it says others;
+    ``numerics_by`` has those of single values.
     ``values``: all that the setting may be; the words in ``codes`` unless it says others, and a switch need not say it.
     Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's
     own value; the first of ``values``, and False for a switch, unless it says another.
@@ -135,8 +136,9 @@ class Recipe:
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
     ``saves``: the share of a phase's time that it usually saves, by phase: the gain once the phases have been timed.
-    ``here``: for single values why they may help on this workload, with figures of the facts such as
-    ``{workload.parameters:,}``.
+    ``costs``: for single values the duration of an expensive trial, relative to the usual one.
+    ``here``: for single values why they may help on this workload, with figures of the facts' workload and profile,
+    such as ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
     is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
@@ -155,6 +157,7 @@ class Recipe:
     devices: ClassVar[frozenset[str]] = frozenset(DEVICES)
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics]
+    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}
     _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
@@ -172,6 +175,7 @@ class Recipe:
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
     saves: ClassVar[Mapping[Phase, float]] = {}
+    costs: ClassVar[Mapping[Value, float]] = {}
     here: ClassVar[Mapping[Value, str]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
@@ -304,10 +308,6 @@ class Recipe:
         """
         return self.stage in (Stage.OPTIMIZER, Stage.DATA)
 
-    def cost(self, value: Value) -> float:
-        """The duration of an expensive recipe's trial, relative to its usual value."""
-        return 1.0
-
     def implies(self, value: Value) -> Values:
         """Other settings that a value brings with it where they are not set themselves."""
         return {}
@@ -322,8 +322,8 @@ class Recipe:
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of one value: that which the card says for all, or as in "changed in training"."""
-        return self._numerics_in.get(mode, self.numerics)
+        """The numerics class of one value: its own, or the card's for all, or as in "changed in training"."""
+        return self.numerics_by.get(value) or self._numerics_in.get(mode, self.numerics)
 
     def rounding(self, value: Value) -> float:
         """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
@@ -336,7 +336,7 @@ class Recipe:
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
         if value in self.here and not isinstance(proposed := self.candidates(facts), Skip) and value in proposed:
-            return self.here[value].format(workload=facts.workload)
+            return self.here[value].format(workload=facts.workload, profile=facts.profile)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile

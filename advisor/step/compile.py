@@ -72,8 +72,7 @@ def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
 def compile_in_place(module: nn.Module, **options: Any) -> None:
     """Compile what calling a module runs; ``options`` are those of torch.compile. A copy of it is not compiled.
 
-    A model that generates text runs uncompiled while it decodes: its cache grows with each token, and each size would
-    be compiled.
+    A model that generates text decodes uncompiled: its cache grows with each token, and each size would be compiled.
     """
     eager: Any = module._call_impl
 
@@ -176,8 +175,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def compiled_as(model: nn.Module) -> dict[str, Value] | None:
     """The settings that compile a whole model in the way its owner did.
 
-    Empty for a model that is not compiled; None where no setting can say how it was: another backend, other options,
-    ``dynamic``.
+    Empty for a model that is not compiled; None where no setting says how it was: another backend, options, dynamic.
     """
     made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
     if made is None:

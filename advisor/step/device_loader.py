@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from advisor.inlined.on_device import Normalize
+from advisor.inlined.on_device import NormalizeStep
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.spread import uses_accelerate
@@ -77,7 +77,7 @@ class OnDevice:
     """Transforms that run on the images of a batch: its first tensor of four dimensions or more."""
 
     def __init__(self, transforms: list[Any]) -> None:
-        self.transforms = [Normalize(one) if hasattr(one, "mean") else one for one in transforms]
+        self.transforms = [NormalizeStep(one) if hasattr(one, "mean") else one for one in transforms]
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its images transformed; it is not changed itself."""

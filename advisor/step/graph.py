@@ -207,8 +207,7 @@ class GraphedStep:
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
         """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
 
-        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step changes in
-        every step.
+        ``gradients`` are those of all parameters before. Raises ValueError where a number near changes in every step.
         """
         numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device

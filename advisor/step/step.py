@@ -260,8 +260,7 @@ class OwnStep(InferStep):
 
     The batch is moved to the device in the plan's layout and type. Autocast, the device of new tensors and the grad
     mode are contexts around the whole step. Autocast does not cache casts of weights, since the step may change them
-    between two calls of the model. ``optimizers`` are those that the step is known to use; ``result`` converts
-    the result.
+    between two calls of the model. ``optimizers`` are those that it is known to use; ``result`` converts its result.
     """
 
     caches_casts = False

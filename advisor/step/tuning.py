@@ -176,8 +176,7 @@ class Tuning:
         names of its parameters show the form; if they do not, it is called with output and target unless ``loss_form``
         is ``"model_batch"``. ``clip_grad`` is the norm to clip the model's gradients to before the update. Pass the
         objects that ``prepare`` returned. The model is put into training mode now, once. Afterwards the mode is the
-        loop's: to validate in between, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which
-        restores the mode.
+        loop's: to validate, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which restores it.
 
         The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` and
         ``load_state_dict()`` hold the rest of a checkpoint, besides the model and the optimizer: the scaler's state,
