@@ -23,7 +23,7 @@ def _few_short_runs(monkeypatch):
 
 
 LOOP = """\
-import os, sys, time, torch
+import os, time, torch
 torch.manual_seed({seed})
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 1)
@@ -92,14 +92,12 @@ def test_a_command_without_a_training_loop_is_said_with_the_end_of_its_output(tm
 
 
 def test_an_optimizer_for_each_parameter_makes_one_step_and_nothing_is_left_of_a_command(tmp_path, monkeypatch):
-    """Also behind a library that asks for PyTorch before the program imports it."""
     monkeypatch.chdir(tmp_path)
-    asks = "import importlib.util\nimportlib.util.find_spec('torch')\n"
     loop = LOOP.format(sleep_s=0.02, steps=10**6, seed=0).replace(
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
         "every = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(12)]\noptimizer = every[0]",
     )
-    (tmp_path / "train.py").write_text(f"{asks}{loop}    for one in every[1:]:\n        one.step()\n")
+    (tmp_path / "train.py").write_text(f"{loop}    for one in every[1:]:\n        one.step()\n")
     command = f"sleep 98.76 & {sys.executable} train.py"
     assert run("A", command, tmp_path / "run", within_s=60.0).step_ms > 20
     lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
