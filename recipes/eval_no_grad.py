@@ -19,8 +19,10 @@ References:
 PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide.
 """
 
+from dataclasses import replace
+
 from advisor.figures.formatting import format_bytes, format_ms
-from advisor.recipe import NEEDS_PROFILE, TRAINING, Bottleneck, Facts, Proposal, Recipe, Skip
+from advisor.recipe import NEEDS_PROFILE, Bottleneck, Components, Facts, Mode, Proposal, Recipe, Skip, Stage, Value
 
 
 class EvalNoGrad(Recipe):
@@ -28,8 +30,7 @@ class EvalNoGrad(Recipe):
     default = "no_grad"
     values = ("grad", "no_grad", "inference_mode")
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    plan_field = "grad_mode"
-    modes = TRAINING  # in inference the recipe inference_mode has the say over the same field
+    stage = Stage.STEP
     inside_step = True
     habit = True
     gain = 1.0  # tests/gpu/RESULTS.md: it touches no training step
@@ -37,6 +38,8 @@ class EvalNoGrad(Recipe):
     shown = "model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 
     def candidates(self, facts: Facts) -> Proposal:
+        if facts.workload.mode is Mode.INFER:
+            return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
         if facts.instrumented is None:
             return NEEDS_PROFILE
         rows = [row for row in facts.instrumented.habits if row.habit == self.id]
@@ -45,3 +48,8 @@ class EvalNoGrad(Recipe):
         memory = ["" if row.memory_bytes is None else f" and {format_bytes(row.memory_bytes)}" for row in rows]
         figures = [f"{row.way} {format_ms(row.step_ms)}{more}" for row, more in zip(rows, memory, strict=True)]
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        # In inference the recipe inference_mode has the say over the same field.
+        if workload.plan.mode is Mode.TRAIN:
+            workload.plan = replace(workload.plan, grad_mode=str(value))
