@@ -46,7 +46,7 @@ class LargeBatchOptimizer(Recipe):
         "lamb": _CODE.replace("{cls}", "Lamb").replace("{kept}", '"betas", "eps"'),
     }
     gain = 0.99  # tests/gpu/RESULTS.md: 0.99x: it is for convergence
-    excludes = {"optimizer.implementation": "optimizer.class replaces the optimizer, whose implementation this is"}
+    excludes = {"optimizer.implementation": "optimizer.class replaces the optimizer of optimizer.implementation"}
 
     def candidates(self, facts: Facts) -> Proposal:
         optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size

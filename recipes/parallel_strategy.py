@@ -51,8 +51,8 @@ fully_shard(model)
     inside_step = True
     saves_memory = True
     conflicts = (
-        ("fully_shard", "precision.autocast", "float16", "its gradient scaler does not see the other ranks' shards"),
-        ("fully_shard", "model.memory_format", "channels_last", "fully_shard takes no parameters in that format"),
+        ("fully_shard", "precision.autocast", "float16", "float16's gradient scaler sees no shards of other ranks"),
+        ("fully_shard", "model.memory_format", "channels_last", "fully_shard takes no channels-last parameters"),
         ("fully_shard", "compile.scope", "with_loss", "fully_shard gathers parameters between model and loss"),
     )
 
