@@ -19,8 +19,7 @@ PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA
 """
 
 from advisor.figures.formatting import format_bytes
-from advisor.recipe import CUDA, Recipe, Stage
-from advisor.records import Facts, Proposal, Skip, Value
+from advisor.recipe import CUDA, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 _CONFIGURATIONS: dict[Value, str] = {"default": "", "expandable_segments": "expandable_segments:True"}
@@ -31,7 +30,6 @@ _FRAGMENTED = 1.1
 
 class Allocator(Recipe):
     key = "memory.allocator"
-    values = tuple(_CONFIGURATIONS)
     devices = CUDA
     stage = Stage.ENVIRONMENT
     saves_memory = True

@@ -18,15 +18,12 @@ Numerics:
 close: another kernel adds up in another order.
 
 References:
-PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face documentation, Attention mask
-interface.
+PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention mask interface.
 """
 
 from typing import Any
 
-from advisor.recipe import CUDA
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import CUDA, Bottleneck, Expression, Facts, LoaderRecipe, Phase, Proposal, Skip, Value
 
 
 class AttentionMask(LoaderRecipe):

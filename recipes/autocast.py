@@ -18,8 +18,7 @@ References:
 PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Train With Mixed Precision.
 """
 
-from advisor.recipe import Recipe, is_host_bound, lacks_units
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+from advisor.recipe import Bottleneck, Facts, Mode, Proposal, Recipe, Skip, Value, is_host_bound, lacks_units
 
 _BFLOAT16 = """\
 with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -39,7 +38,6 @@ scaler.update()
 
 class Autocast(Recipe):
     key = "precision.autocast"
-    values = ("none", "bfloat16", "float16")
     plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({"bfloat16"})

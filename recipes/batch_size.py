@@ -24,10 +24,9 @@ Algorithms, 2022. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient trainin
 """
 
 import math
-from typing import Any
 
-from advisor.recipe import Components, Recipe, Stage, WholeNumbers, is_host_bound
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+from advisor.recipe import Components, LoaderRecipe, WholeNumbers, is_host_bound
+from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
 
 _USABLE_MEMORY = 0.9
 # Largest expected speed-up, a factor; measured on a small network from 32 to 2,048 samples (tests/gpu/RESULTS.md).
@@ -39,15 +38,13 @@ _ACTIVATION_BYTES_PER_FLOP = 1 / 500 / 3
 _ADAPTIVE = ("Adam", "Adagrad", "Adafactor", "Adadelta", "RMSprop", "Lion", "LAMB", "Lamb")
 
 
-class BatchSize(Recipe):
+class BatchSize(LoaderRecipe):
     key = "data.batch_size"
-    default = 0
     values = WholeNumbers(0, such_as=(0, 8))
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
-    stage = Stage.DATA
+    phases = frozenset[Phase]()
     ladder = True
     codes = {0: "# the batch size stays as it is\n"}
-    shown = "loader = torch.utils.data.DataLoader(..., batch_size={value})\n"
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -77,17 +74,12 @@ class BatchSize(Recipe):
         return min(1.0 + (0.5 if is_host_bound(facts) else 0.05) * math.log2(factor), _MOST_GAINED)
 
     def apply(self, workload: Components, value: Value) -> None:
-        size = int(value)
-        if not size:
-            return
-        if workload.has_loader:
-            from advisor.step.loader import rebuild
+        super().apply(workload, value)
+        if value:
+            workload.batch_size = int(value)  # a trial makes a batch of this size where there is no loader
 
-            workload.data = rebuild(workload.data, batch_size=size)
-        workload.batch_size = size  # a trial makes a batch of this size where there is no loader
-
-    def options(self, value: Value) -> dict[str, Any]:
-        return {"batch_size": int(value)} if value else {}
+    def options(self, value: Value) -> Values:
+        return super().options(value) if value else {}
 
     def why(self, facts: Facts, value: Value) -> str:
         reason, present, optimizer = super().why(facts, value), facts.workload.batch_size, facts.workload.optimizer

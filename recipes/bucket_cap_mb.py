@@ -17,8 +17,7 @@ References:
 PyTorch documentation, DistributedDataParallel. Li et al., PyTorch Distributed, VLDB 2020, section 5.4.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Proposal, Skip
+from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip
 
 
 class BucketCapMb(ParallelRecipe):

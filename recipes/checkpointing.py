@@ -22,7 +22,7 @@ PyTorch documentation, torch.utils.checkpoint. Chen et al., Training Deep Nets w
 
 from advisor.errors import RefusedError
 from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of, is_compiled, torch_is_older
-from advisor.records import Facts, Mode, Numerics, Proposal, Skip, Value, Values
+from advisor.records import Facts, Numerics, Proposal, Skip, Value, Values
 
 # The share of the activations that a budget lets the compiler keep.
 _SHARES: dict[Value, float] = {f"budget-{share}": share for share in (0.3, 0.5, 0.7, 0.9)}
@@ -37,6 +37,7 @@ class Checkpointing(Recipe):
     values = ("none", "blocks", *_SHARES)
     modes = TRAINING
     stage = Stage.MODEL
+    numerics_by = dict.fromkeys(_SHARES, Numerics.CLOSE)
     saves_memory = True
     order = 10  # applied last: it wraps blocks that other recipes have changed
     gain = 0.85  # tests/gpu/RESULTS.md: blocks, computed twice, 0.39x to 0.80x; a compiler chooses the cheapest
@@ -83,6 +84,3 @@ class Checkpointing(Recipe):
         if value in _SHARES and settings.get("compile.mode") == "none":
             return "a memory budget is for the compiler, and compile.mode is none"
         return None
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CLOSE if value in _SHARES else Numerics.EXACT

@@ -25,10 +25,8 @@ in all versions, and slower under autocast on a CPU.
 """
 
 from advisor.errors import RefusedError
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
+from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Phase, Proposal, Recipe, Skip, Value
 
-_CALL = "chunk_loss(model)"
 _NONE = "the model's last layer is no linear one with 16,384 outputs or more"
 
 
@@ -37,16 +35,16 @@ class ChunkedLoss(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
-    stage = Stage.MODEL
     saves_memory = True
-    imported = f"from advisor.inlined.chunked_loss import chunk_loss\n\n{_CALL}\n"
+    imported = "from advisor.inlined.chunked_loss import chunk_loss\n\nchunk_loss(model)\n"
     codes = {False: "# the last layer computes all scores\n"}
-    calls = (("chunked_loss", _CALL),)
+    calls = (("chunked_loss", "chunk_loss(model)"),)
+    conflicts = (
+        (True, "parallel.strategy", "fully_shard", "the loss needs the whole last layer, and fully_shard has freed it"),
+        (True, "step.cuda_graph", "around_loss", "the graph ends before the loss, which computes the scores"),
+    )
     here = {True: "The scores have {workload.large_head:,} columns."}
-    excludes = {
-        "precision.float8": "float8 layers replace the last one",
-        "precision.quantize": "quantized layers replace the last one",
-    }
+    excludes = dict.fromkeys(("precision.float8", "precision.quantize"), "other layers replace the last one")
 
     def candidates(self, facts: Facts) -> Proposal:
         return [True] if facts.workload.large_head else Skip(_NONE)
@@ -57,10 +55,3 @@ class ChunkedLoss(Recipe):
         if value and large_head(workload.model) is None:
             raise RefusedError(_NONE)
         super().apply(workload, value)
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        if value and settings.get("parallel.strategy") == "fully_shard":
-            return "the loss needs the whole last layer, and fully_shard has freed it by then"
-        if value and settings.get("step.cuda_graph") == "around_loss":
-            return "the graph ends before the loss, where the scores are not computed yet"
-        return super().conflict(value, settings)

@@ -35,6 +35,7 @@ class Compile(Recipe):
     values = ("none", *_CUDA_MODES)
     plan_field = "compile_mode"
     compiles = True
+    costs = dict.fromkeys(("max-autotune", "max-autotune-no-cudagraphs"), 4.0)
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     codes = {"none": 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'}
     shown = 'model.compile(mode="{value}")\n'
@@ -57,9 +58,6 @@ class Compile(Recipe):
         waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
         replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
         return autotuned * replayed
-
-    def cost(self, value: Value) -> float:
-        return 4.0 if str(value).startswith("max-autotune") else 1.0
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]

@@ -23,8 +23,7 @@ PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
-from advisor.recipe import Components, Recipe, code_of
-from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
+from advisor.recipe import Bottleneck, Components, Facts, Mode, Phase, Proposal, Recipe, Skip, Value, Values, code_of
 
 # Low enough for both shares that sessions on an H200 measured of a small encoder: less than 0.5 %, and 0.9 %.
 _LEAST_SHARE = 0.001
@@ -49,13 +48,14 @@ class CompileScope(Recipe):
     # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in one session; pointwise (then by another fuser) 1.58x
     # and 1.43x on handwritten formulas, 0.78x on a served network.
     gains = {"with_loss": 1.05, "regional": 0.97, "pointwise": 0.85}
+    # On H200s' hosts about 30 s of T5-small's 50, and more than 20 of a small Whisper's 28.
+    costs = {"regional": 0.6, "pointwise": 0.5}
     codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.takes_arguments_only:
             return Skip("the Trainer compiles the whole model, as compile.mode says")
-        # Blocks of many shapes take as long as the whole model: the eight shapes of a ResNet-50's blocks more than 37 s
-        # on an H200's host, the model 33 s.
+        # Blocks of many shapes take as long as the model: the eight of a ResNet-50 37 s on an H200's host, all 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
         count = sum(count for _, count in blocks)
         sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
@@ -81,10 +81,6 @@ class CompileScope(Recipe):
         if value == "pointwise" and mode not in ("none", "default"):
             return f"compile.scope pointwise compiles in the mode default, not in compile.mode {mode}"
         return None
-
-    def cost(self, value: Value) -> float:
-        # On H200s' hosts about 30 s of T5-small's 50, and more than 20 of a small Whisper's 28.
-        return {"regional": 0.6, "pointwise": 0.5}.get(str(value), 1.0)
 
     def why(self, facts: Facts, value: Value) -> str:
         if value == "with_loss" and facts.profile is not None:

@@ -21,8 +21,7 @@ References:
 PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szegedy, Batch Normalization, 2015.
 """
 
-from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.recipe import Bottleneck, Facts, Proposal, Recipe, Skip
 
 
 class ConvBias(Recipe):
@@ -30,7 +29,6 @@ class ConvBias(Recipe):
     default = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     usual = frozenset({False})
-    stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
     codes = {True: "# convolutions keep their biases\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("conv_bias", "remove_conv_biases(model, pairs)"))
@@ -38,6 +36,5 @@ class ConvBias(Recipe):
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
-        if facts.workload.biased_conv_norm_pairs:
-            return [False]
-        return Skip("no convolution with a bias was found whose result goes to a batch norm only")
+        none = Skip("no convolution with a bias was found whose result goes to a batch norm only")
+        return [False] if facts.workload.biased_conv_norm_pairs else none

@@ -19,8 +19,7 @@ References:
 PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tutorials on Inductor's CPU backend.
 """
 
-from advisor.recipe import CPU, INFERENCE, Recipe, unless_computed
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.recipe import CPU, INFERENCE, Bottleneck, Facts, Proposal, Recipe, unless_computed
 
 _CODE = """\
 import torch._inductor.config

@@ -19,8 +19,7 @@ References:
 PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors on the device.
 """
 
-from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import CUDA, NEEDS_PROFILE, Bottleneck, Facts, Phase, Proposal, Recipe, Skip
 
 
 class CreateOnDevice(Recipe):
@@ -29,6 +28,7 @@ class CreateOnDevice(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
+    here = {True: "Tensors that the step makes on the host and copies to the GPU: {profile.host_made_tensors}."}
     gain = 1.1  # tests/gpu/RESULTS.md: 5.88x where noise was made on the host, 0.94x elsewhere
     codes = {
         False: "output = model(inputs)  # tensors are created where the code says\n",
@@ -42,9 +42,3 @@ class CreateOnDevice(Recipe):
         if made is None:
             return Skip("the profile could not follow the step's operators, so it saw no tensor made on the host")
         return [True] if made else Skip("the step copies no tensor to the GPU that it made on the host itself")
-
-    def why(self, facts: Facts, value: Value) -> str:
-        made = facts.profile.host_made_tensors if facts.profile else None
-        if not made:
-            return super().why(facts, value)
-        return f"The step makes {made} tensor{'s' if made > 1 else ''} on the host and copies them to the GPU."

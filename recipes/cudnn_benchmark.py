@@ -18,8 +18,7 @@ References:
 PyTorch Performance Tuning Guide, Enable cuDNN auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
-from advisor.recipe import CUDA, Recipe, Stage, unless_computed
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Stage, unless_computed
 
 
 class CudnnBenchmark(Recipe):

@@ -21,8 +21,8 @@ PyTorch Performance Tuning Guide, Disable debugging APIs. NVIDIA ECCV 2020 tunin
 
 from typing import Any
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Value, Values
+from advisor.recipe import Bottleneck, Components, Facts, Mode, Proposal, Recipe, Stage, Value
+from advisor.recipe.plan import AROUND_LOSS
 
 
 class DebugOff(Recipe):
@@ -39,11 +39,14 @@ class DebugOff(Recipe):
             "nvtx_ranges.__enter__()  # nvtx_ranges.__exit__(None, None, None) after the loop\n"
         ),
     }
-    values = tuple(codes)
     attacks = frozenset({Bottleneck.LAUNCH})
     stage = Stage.GLOBAL
     keeps_code = True  # autograd looks while the step runs
     habit = True
+    conflicts = tuple(
+        ("anomaly", "step.cuda_graph", graph, "anomaly detection asks the host, which cannot be captured")
+        for graph in (True, AROUND_LOSS)
+    )
     _running: Any = None  # an aid that is on ends when nothing refers to it
     # tests/gpu/RESULTS.md: anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %.
     gains = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
@@ -65,7 +68,3 @@ class DebugOff(Recipe):
         elif value == "nvtx":
             self._running = torch.autograd.profiler.emit_nvtx()
             self._running.__enter__()
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        asks_host = value == "anomaly" and settings.get("step.cuda_graph")
-        return "anomaly detection asks the host about each gradient, which cannot be captured" if asks_host else None

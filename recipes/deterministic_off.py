@@ -19,8 +19,7 @@ References:
 PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
 
-from advisor.recipe import Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.recipe import Bottleneck, Facts, Proposal, Recipe, Skip, Stage
 
 
 class DeterministicOff(Recipe):

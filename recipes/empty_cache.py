@@ -19,8 +19,7 @@ References:
 PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
 
-from advisor.recipe import CUDA, TRAINING, Recipe
-from advisor.records import Facts, Proposal
+from advisor.recipe import CUDA, TRAINING, Facts, Proposal, Recipe
 
 
 class EmptyCache(Recipe):
@@ -30,7 +29,6 @@ class EmptyCache(Recipe):
         "every_step": "torch.cuda.empty_cache()  # after each step\n",
         "every_step_with_del": "del inputs, targets\ntorch.cuda.empty_cache()  # after each step\n",
     }
-    values = tuple(codes)
     plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA

@@ -22,8 +22,7 @@ PyTorch documentation, Autograd mechanics, Locally disabling gradient computatio
 from dataclasses import replace
 
 from advisor.figures.formatting import format_bytes, format_ms
-from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Mode, Proposal, Skip, Value
+from advisor.recipe import NEEDS_PROFILE, Bottleneck, Components, Facts, Mode, Proposal, Recipe, Skip, Stage, Value
 
 
 class EvalNoGrad(Recipe):
@@ -46,11 +45,8 @@ class EvalNoGrad(Recipe):
         rows = [row for row in facts.instrumented.habits if row.habit == self.id]
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
-        figures = [
-            f"{row.way} {format_ms(row.step_ms)}"
-            + (f" and {format_bytes(row.memory_bytes)}" if row.memory_bytes is not None else "")
-            for row in rows
-        ]
+        memory = ["" if row.memory_bytes is None else f" and {format_bytes(row.memory_bytes)}" for row in rows]
+        figures = [f"{row.way} {format_ms(row.step_ms)}{more}" for row, more in zip(rows, memory, strict=True)]
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")
 
     def apply(self, workload: Components, value: Value) -> None:

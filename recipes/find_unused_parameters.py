@@ -16,8 +16,7 @@ References:
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Proposal, Skip
+from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip
 
 
 class FindUnusedParameters(ParallelRecipe):

@@ -11,8 +11,7 @@ Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bflo
 When it does not:
 Scaling and casting cost a pass over every operand: without torch.compile to fuse it, and for layers of less than about
 a million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are converted, and in
-training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16
-weights or autocast to bfloat16.
+training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16.
 
 Numerics:
 close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. The effect on
@@ -53,7 +52,6 @@ else:
 
 class Float8(Recipe):
     key = "precision.float8"
-    values = ("none", *_GRANULARITY)
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     stage = Stage.MODEL
@@ -73,10 +71,8 @@ class Float8(Recipe):
         workload = facts.workload
         large = [(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes if inputs * outputs >= _LARGE]
         if all(inputs % _MULTIPLE or outputs % _MULTIPLE for inputs, outputs in large):
-            return Skip(
-                f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
-                "smaller ones lose more to the casts than they gain"
-            )
+            wanted = f"sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights"
+            return Skip(f"no linear layer has {wanted}; smaller ones lose more to the casts than they gain")
         if missing := lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14)):
             return missing
         by_autocast = workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"

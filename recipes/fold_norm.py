@@ -21,8 +21,7 @@ References:
 PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
 """
 
-from advisor.recipe import INFERENCE, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.recipe import INFERENCE, Bottleneck, Facts, Proposal, Recipe, Skip
 
 
 class FoldNorm(Recipe):
@@ -30,7 +29,6 @@ class FoldNorm(Recipe):
     modes = INFERENCE
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     usual = frozenset({True})
-    stage = Stage.MODEL
     order = -10  # while the weights still have their precision
     codes = {False: "# batch norms stay as they are\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("fold_norm", "fold_batch_norms(model, pairs)"))
@@ -39,6 +37,5 @@ class FoldNorm(Recipe):
     gain = 1.1  # tests/gpu/RESULTS.md: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128
 
     def candidates(self, facts: Facts) -> Proposal:
-        if facts.workload.conv_norm_pairs:
-            return [True]
-        return Skip("no convolution or linear layer was found whose result goes to a batch norm only")
+        none = Skip("no convolution or linear layer was found whose result goes to a batch norm only")
+        return [True] if facts.workload.conv_norm_pairs else none

@@ -19,8 +19,7 @@ References:
 PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from apex.
 """
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Phase, Proposal, Recipe, Skip, Stage, Value
 
 _FLAGS: dict[Value, dict[str, bool | None]] = {
     "default": {"fused": None, "foreach": None},

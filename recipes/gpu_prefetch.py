@@ -20,9 +20,7 @@ References:
 PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Recipe
-from advisor.recipe.loader_recipe import little_time_in
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip
+from advisor.recipe import CUDA, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, little_time_in
 
 _CODE = """\
 def copied_ahead(loader):

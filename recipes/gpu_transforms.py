@@ -24,8 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components
-from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.recipe import CUDA, Components, LoaderRecipe, little_time_in
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 _CODE = """\

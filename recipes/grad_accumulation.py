@@ -28,7 +28,6 @@ _LEAST_SHARE = 0.02
 
 class GradAccumulation(Recipe):
     key = "step.accumulate"
-    default = 1
     values = WholeNumbers(1, such_as=(1, 2))
     plan_field = "accumulate"
     modes = TRAINING

@@ -17,7 +17,7 @@ References:
 PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.recipe import ParallelRecipe
 
 
 class GradientAsBucketView(ParallelRecipe):

@@ -21,8 +21,7 @@ PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftoo
 import os
 
 from advisor.machine.toolchain import shared_library
-from advisor.recipe import CPU, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import CPU, Bottleneck, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
 # As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.

@@ -21,21 +21,20 @@ close: by torchvision single pixels differ by a grey level. changed for `reduced
 levels in the mean, about as with another interpolation.
 
 References:
-torchvision documentation, Decoding images; Transforming images, Performance considerations. Pillow documentation,
-`Image.draft`.
+torchvision documentation, Decoding images; Transforming images, Performance considerations. Pillow, `Image.draft`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.recipe import gain_from
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
-from advisor.records import Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value
+from advisor.recipe import Expression, LoaderRecipe, gain_from, little_time_in
+from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
 
 
 class ImageDecode(LoaderRecipe):
     key = "data.image_decode"
     values = ("pillow", "torchvision", "reduced")
+    numerics_by = {"reduced": Numerics.CHANGED}
     usual = frozenset({"torchvision"})
     order = 1  # after gpu_transforms, which takes the last transforms as their owner wrote them
     imported = "from advisor.inlined.decoding import decoded"
@@ -50,9 +49,6 @@ class ImageDecode(LoaderRecipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         saved = 0.5 if value == "reduced" else 0.3  # of the time of reading a sample: tests/gpu/RESULTS.md
         return max(1.02, gain_from(saved * facts.profile.share(Phase.DATA_WAIT))) if facts.profile else 1.0 + saved / 2
-
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CHANGED if value == "reduced" else Numerics.CLOSE
 
     def options(self, value: Value) -> Mapping[str, Any]:
         return {} if value == self.default else {"dataset": Expression(f'decoded(loader.dataset, "{value}")')}

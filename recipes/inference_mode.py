@@ -20,8 +20,7 @@ References:
 PyTorch documentation, Autograd mechanics; torch.inference_mode. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import INFERENCE, Recipe
-from advisor.records import Bottleneck, Facts, Proposal
+from advisor.recipe import INFERENCE, Bottleneck, Facts, Proposal, Recipe
 
 
 class InferenceMode(Recipe):

@@ -1,8 +1,7 @@
 """Integer weights
 
 What it does:
-Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with torchao's
-`quantize_`.
+Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with torchao.
 
 Why it helps:
 Where few rows meet large layers, as in generating text, reading the weights is most of the work: half or a quarter of
@@ -24,18 +23,12 @@ from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
 # Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
 _FEW_SAMPLES = 8
+_CODE = "from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\nquantize_(model, Int8WeightOnlyConfig())\n"
 
 
 class Int8Weights(Recipe):
     key = "precision.quantize"
-    codes = {
-        "none": "# the linear layers keep their weights\n",
-        "int8wo": (
-            "from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\n"
-            "quantize_(model, Int8WeightOnlyConfig())\n"
-        ),
-    }
-    values = tuple(codes)
+    codes = {"none": "# the linear layers keep their weights\n", "int8wo": _CODE}
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     stage = Stage.MODEL

@@ -22,8 +22,7 @@ You et al., Large Batch Training of Convolutional Networks, 2017 (LARS), and Tra
 
 from importlib.util import find_spec
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Components, Facts, Proposal, Recipe, Skip, Stage, Value
 
 # Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
 _LARGE_BATCH = 4096
@@ -39,7 +38,6 @@ optimizer = timm.optim.{cls}([{name: group[name] for name in kept} for group in 
 
 class LargeBatchOptimizer(Recipe):
     key = "optimizer.class"
-    values = ("default", "lars", "lamb")
     modes = TRAINING
     stage = Stage.OPTIMIZER
     codes = {
@@ -48,9 +46,7 @@ class LargeBatchOptimizer(Recipe):
         "lamb": _CODE.replace("{cls}", "Lamb").replace("{kept}", '"betas", "eps"'),
     }
     gain = 0.99  # tests/gpu/RESULTS.md: 0.99x: it is for convergence
-    excludes = {
-        "optimizer.implementation": "optimizer.class replaces the optimizer that optimizer.implementation is about"
-    }
+    excludes = {"optimizer.implementation": "optimizer.class replaces the optimizer of optimizer.implementation"}
 
     def candidates(self, facts: Facts) -> Proposal:
         optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size

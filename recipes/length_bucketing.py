@@ -17,9 +17,7 @@ References:
 Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT Model, 2022, on load balance.
 """
 
-from advisor.recipe.loader_recipe import NO_LOADER
-from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Proposal, Skip
+from advisor.recipe import NO_LOADER, Facts, ParallelRecipe, Proposal, Skip
 
 
 class LengthBucketing(ParallelRecipe):

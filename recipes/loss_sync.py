@@ -19,8 +19,7 @@ References:
 PyTorch Performance Tuning Guide. PyTorch documentation, CUDA semantics, Asynchronous execution.
 """
 
-from advisor.recipe import CUDA, TRAINING, Recipe
-from advisor.records import Bottleneck
+from advisor.recipe import CUDA, TRAINING, Bottleneck, Recipe
 
 
 class LossSync(Recipe):
@@ -30,7 +29,6 @@ class LossSync(Recipe):
         "every_step": "loss_value = loss.item()  # after each step; the host waits here\n",
         "accumulated": "loss_sum += loss.detach()  # after each step; loss_sum.item() after the epoch\n",
     }
-    values = tuple(codes)
     plan_field = "loss_item"
     modes = TRAINING
     devices = CUDA

@@ -17,8 +17,7 @@ References:
 PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Proposal, Skip
+from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip
 
 
 class NoSync(ParallelRecipe):

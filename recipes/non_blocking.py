@@ -18,8 +18,7 @@ References:
 PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Recipe
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
+from advisor.recipe import CUDA, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value
 
 
 class NonBlocking(Recipe):

@@ -23,8 +23,7 @@ PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDI
 
 import math
 
-from advisor.recipe import WholeNumbers, gain_from
-from advisor.recipe.loader_recipe import LoaderRecipe, little_time_in
+from advisor.recipe import LoaderRecipe, WholeNumbers, gain_from, little_time_in
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Largest factor by which a session makes the rest of a step faster: 3 to 30 with many small layers on an H200.
@@ -37,7 +36,6 @@ _SENDING = 2.0
 
 class NumWorkers(LoaderRecipe):
     key = "data.num_workers"
-    default = 0
     values = WholeNumbers(0, such_as=(0, 1))
     ladder = True
 

@@ -12,8 +12,7 @@ a batch they take a fraction of it, on a GPU hardly any, and nothing is copied.
 
 When it does not:
 Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are still read one by one.
-For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Data that you change later are not
-seen.
+For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are not seen.
 
 Numerics:
 exact: the same samples in the same order, with the draws of a loader without workers.
@@ -26,9 +25,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import Components
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe, little_time_in
-from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
+from advisor.recipe import Components, Expression, LoaderRecipe, little_time_in
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Settings of workers, and of copies from the host.
 _OF_OTHERS = (
@@ -45,6 +43,7 @@ class OnDevice(LoaderRecipe):
     spares = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch", "gpu_transforms"})
     imported = "from advisor.inlined.on_device import collated, kept_on_device"
     module = "on_device"
+    excludes = {key: f"data.on_device leaves {key} nothing to do" for key in _OF_OTHERS}
     codes = {False: "# the dataset is read sample by sample\n"}
     order = -1  # it looks at the dataset as its owner made it
     gain = 1.2
@@ -55,10 +54,6 @@ class OnDevice(LoaderRecipe):
         if loader.on_device_problem:
             return Skip(loader.on_device_problem)
         return little_time_in(facts, self.phases) or [True]
-
-    def conflict(self, value: Value, settings: Values) -> str | None:
-        beside = next((key for key in _OF_OTHERS if value and settings.get(key)), None)
-        return f"{self.key} leaves {beside} nothing to do" if beside else None
 
     def options(self, value: Value) -> Mapping[str, Any]:
         if not value:

@@ -23,34 +23,29 @@ Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. tor
 from importlib.util import find_spec
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _PACKAGES = ("bitsandbytes", "torchao")
 _REPLACED = ("Adam", "AdamW")
 _LEAST_SHARE = 0.2
 _CODE = """\
 # before the first step, and before a scheduler is made
-kept = {kept}
+kept = ("params", "lr", "weight_decay"{more})
 optimizer = {cls}([{name: group[name] for name in kept} for group in optimizer.param_groups])
 """
-_KEPT = '("params", "lr", "weight_decay")'
-_KEPT_BY_ADAM = '("params", "lr", "betas", "eps", "weight_decay")'
+_EIGHT_BIT = 'getattr(bitsandbytes.optim, f"{type(optimizer).__name__}8bit")'
 
 
 class OptimizerMemory(Recipe):
     key = "optimizer.state"
-    values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.OPTIMIZER
     codes = {
         "full": "# the optimizer keeps its whole state\n",
-        "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{kept}", _KEPT),
+        "adafactor": _CODE.replace("{cls}", "torch.optim.Adafactor").replace("{more}", ""),
         "8-bit": "import bitsandbytes.optim\n\n"
-        + _CODE.replace("{cls}", 'getattr(bitsandbytes.optim, f"{type(optimizer).__name__}8bit")').replace(
-            "{kept}", _KEPT_BY_ADAM
-        ),
+        + _CODE.replace("{cls}", _EIGHT_BIT).replace("{more}", ', "betas", "eps"'),
     }
     saves_memory = True
     excludes = {

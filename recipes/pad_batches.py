@@ -2,8 +2,7 @@
 
 What it does:
 Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function: token ids,
-masks and labels alike, each with the value that fills its tails already. Compiled code is made for each length, and a
-CUDA graph is captured for each.
+masks and labels alike, each with the value that fills its tails already. Each length is compiled and captured.
 
 Why it helps:
 Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code for any
@@ -27,8 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, WholeNumbers
-from advisor.recipe.loader_recipe import Expression, LoaderRecipe
+from advisor.recipe import CUDA, Components, Expression, LoaderRecipe, WholeNumbers
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Lengths up to the longest that was seen, each of which is compiled and captured by itself, with the usual multiple.
@@ -37,7 +35,6 @@ _LENGTHS = 4
 
 class PadBatches(LoaderRecipe):
     key = "data.pad_to_multiple"
-    default = 1
     values = WholeNumbers(1, such_as=(1, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})

@@ -21,17 +21,15 @@ References:
 NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import CUDA, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
+from advisor.recipe import CUDA, Recipe, WholeNumbers, lacks_units, runs_in_half
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 
 class PadDims(Recipe):
     key = "model.pad_to_multiple"
-    default = 1
     values = WholeNumbers(1, such_as=(1, 2, 8, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    stage = Stage.MODEL
     codes = {1: "# linear layers keep their sizes\n"}
     calls = (("padding", "pad_outputs(model, {value})"),)
     excludes = {

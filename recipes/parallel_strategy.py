@@ -2,8 +2,7 @@
 
 What it does:
 Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
-`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays the
-same.
+`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays.
 
 Why it helps:
 Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
@@ -21,12 +20,10 @@ References:
 PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
-from advisor.recipe import TRAINING, Recipe
-from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
+from advisor.recipe import ONE_GPU, TRAINING, Recipe, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
-# Speed-up as a share of the number of GPUs: medians over the models on two H200s, tests/gpu/RESULTS.md, "Several
-# GPUs". It orders the trials only.
+# Speed-up as a share of the number of GPUs, to order the trials: medians on two H200s, tests/gpu/RESULTS.md.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
 
 
@@ -47,20 +44,16 @@ for block in model.children():
 fully_shard(model)
 """,
     }
-    values = tuple(codes)
     plan_field = "strategy"
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     inside_step = True
     saves_memory = True
-    conflicts = tuple(
-        ("fully_shard", key, value, reason)
-        for key, value, reason in (
-            ("precision.autocast", "float16", "the gradient scaler of float16 does not see the other ranks' shards"),
-            ("model.memory_format", "channels_last", "fully_shard takes no parameters in channels-last format"),
-            ("compile.scope", "with_loss", "fully_shard gathers parameters in hooks between model and loss"),
-        )
+    conflicts = (
+        ("fully_shard", "precision.autocast", "float16", "float16's gradient scaler sees no shards of other ranks"),
+        ("fully_shard", "model.memory_format", "channels_last", "fully_shard takes no channels-last parameters"),
+        ("fully_shard", "compile.scope", "with_loss", "fully_shard gathers parameters between model and loss"),
     )
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -72,12 +65,9 @@ fully_shard(model)
         return max(1.0, facts.gpus * _EFFICIENCY.get(str(value), 0.0))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        if reason := super().conflict(value, settings):
-            return reason
-        if value == self.default or not settings.get("step.cuda_graph"):
-            return None
-        if value != "ddp":
-            return f"step.cuda_graph records the exchange of gradients of DistributedDataParallel only, not of {value}"
-        if settings.get("parallel.find_unused_parameters"):
+        captured = settings.get("step.cuda_graph")
+        if captured and value == "fully_shard":
+            return "step.cuda_graph records the exchange of gradients of DistributedDataParallel only"
+        if captured and value == "ddp" and settings.get("parallel.find_unused_parameters"):
             return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
-        return None
+        return super().conflict(value, settings)

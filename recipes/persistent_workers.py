@@ -21,8 +21,7 @@ PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning G
 """
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip
+from advisor.recipe import Facts, LoaderFacts, Phase, Proposal, Skip, WorkerRecipe
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0

@@ -18,9 +18,7 @@ References:
 PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA
-from advisor.recipe.loader_recipe import LoaderRecipe
-from advisor.records import Bottleneck, Phase, Value, Values
+from advisor.recipe import CUDA, Bottleneck, LoaderRecipe, Phase, Value, Values
 
 
 class PinMemory(LoaderRecipe):

@@ -17,14 +17,11 @@ References:
 PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import WholeNumbers
-from advisor.recipe.loader_recipe import WorkerRecipe
-from advisor.records import Facts, LoaderFacts, Proposal
+from advisor.recipe import Facts, LoaderFacts, Proposal, WholeNumbers, WorkerRecipe
 
 
 class Prefetch(WorkerRecipe):
     key = "data.prefetch_factor"
-    default = 2
     values = WholeNumbers(1, such_as=(2, 4))
     ladder = True
     without_workers = "only workers prepare batches ahead, and the loader has none: num_workers tries some first"

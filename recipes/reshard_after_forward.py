@@ -17,7 +17,7 @@ References:
 PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and 3.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.recipe import ParallelRecipe
 
 
 class ReshardAfterForward(ParallelRecipe):

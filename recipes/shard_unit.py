@@ -17,12 +17,11 @@ References:
 PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 
-from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.recipe import ParallelRecipe
 
 
 class ShardUnit(ParallelRecipe):
     key = "parallel.shard_unit"
-    values = ("blocks", "model")
     strategies = frozenset({"fully_shard"})
     gain = 1.01  # estimated: it orders the trials only
     codes = {

@@ -25,9 +25,8 @@ References:
 PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating PyTorch with CUDA Graphs.
 """
 
-from advisor.recipe import CUDA, Recipe
+from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Skip, Value
 from advisor.recipe.plan import AROUND_LOSS
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
 # Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
 _MOST_GAINED = 8.0
@@ -51,16 +50,13 @@ model = torch.cuda.make_graphed_callables(model, (inputs.to(device),))
 
 class StepGraph(Recipe):
     key = "step.cuda_graph"
-    values = (False, True, AROUND_LOSS)
     plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     usual = frozenset({True})
     keeps_code = True  # the graph captures the same kernels
     over_ranks = True
-    conflicts = (
-        (AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step that is compiled without its loss"),
-    )
+    conflicts = ((AROUND_LOSS, "compile.scope", "with_loss", "around_loss records a step compiled without its loss"),)
     codes = {False: "# every step is launched kernel by kernel\n", True: _CAPTURE, AROUND_LOSS: _CAPTURE_AROUND}
 
     def candidates(self, facts: Facts) -> Proposal:

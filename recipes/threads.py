@@ -18,8 +18,7 @@ References:
 PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
 """
 
-from advisor.recipe import CPU, Recipe, Stage, WholeNumbers
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
+from advisor.recipe import CPU, Bottleneck, Facts, Proposal, Recipe, Skip, Stage, Value, WholeNumbers
 
 # Expected speed-up where other programs want cores: threads that are not running keep the others waiting. Unitless; a
 # cautious figure: beside nine programs one thread was ten times as fast as two and more (tests/gpu/RESULTS.md).
@@ -28,7 +27,6 @@ _GAIN_IN_A_CROWD = 1.5
 
 class Threads(Recipe):
     key = "cpu.threads"
-    default = 0
     values = WholeNumbers(0, such_as=(0, 1, 2))
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -20,8 +20,7 @@ References:
 Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
-from advisor.recipe import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip
+from advisor.recipe import TRAINING, Bottleneck, Facts, Proposal, Recipe, Skip
 
 
 class TrainingCache(Recipe):
@@ -29,7 +28,6 @@ class TrainingCache(Recipe):
     default = True
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
-    stage = Stage.MODEL
     gain = 1.01
     usual = frozenset({False})
     codes = {True: "# the model's configuration says whether it keeps keys and values\n"}

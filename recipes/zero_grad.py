@@ -20,8 +20,7 @@ References:
 PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 guide.
 """
 
-from advisor.recipe import TRAINING, Recipe
-from advisor.records import Bottleneck
+from advisor.recipe import TRAINING, Bottleneck, Recipe
 
 
 class ZeroGrad(Recipe):
@@ -31,7 +30,6 @@ class ZeroGrad(Recipe):
         "zeros": "optimizer.zero_grad(set_to_none=False)\n",
         "manual": "for parameter in model.parameters():\n    parameter.grad = None\n",
     }
-    values = tuple(codes)
     plan_field = "zero_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})

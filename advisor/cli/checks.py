@@ -30,7 +30,7 @@ def check_recipes(options: argparse.Namespace) -> None:
             found[option] = [catalog[name].id for name in names or ()]
     for name, value in accept:
         if value is not None and not catalog[name].accepts(value):
-            known = ", ".join(text_of(each) for each in catalog[name].examples)
+            known = ", ".join(text_of(each) for each in catalog[name].values)
             raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
     for option in ("--only", "--accept"):
         if both := [name for name in found[option] if name in found["--skip"]]:

@@ -1,8 +1,9 @@
 """The cross-entropy of a large vocabulary in chunks of rows: the last linear layer leaves its scores to the loss."""
 
-import typing
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -26,7 +27,7 @@ def large_head(model: torch.nn.Module) -> torch.nn.Linear | None:
 class ChunkedHead(torch.nn.Linear):
     """A linear layer that returns :class:`Scores` while a training records gradients."""
 
-    def forward(self, input: torch.Tensor) -> typing.Any:  # noqa: A002
+    def forward(self, input: Tensor) -> Any:  # noqa: A002
         """The scores of the inputs (..., in_features)."""
         if not (self.training and torch.is_grad_enabled()):
             return super().forward(input)
@@ -42,7 +43,7 @@ class Scores:
     ``transpose(1, 2)`` of three dimensions. Anything else is done with the tensor of all outputs.
     """
 
-    def __init__(self, hidden: torch.Tensor, head: torch.nn.Linear, dtype: torch.dtype, *, swaps: bool = False) -> None:
+    def __init__(self, hidden: Tensor, head: torch.nn.Linear, dtype: torch.dtype, *, swaps: bool = False) -> None:
         self.hidden = hidden
         self.head = head
         self.dtype = dtype
@@ -53,9 +54,7 @@ class Scores:
         self.ndim = len(shape)
 
     @classmethod
-    def __torch_function__(
-        cls, function: typing.Any, _types: typing.Any, args: typing.Any = (), kwargs: typing.Any = None
-    ) -> typing.Any:
+    def __torch_function__(cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch: cross_entropy in chunks of rows, others with the tensor of all scores."""
         given = kwargs or {}
         if function is functional.cross_entropy and (loss := _in_chunks(*args, **given)) is not None:
@@ -63,33 +62,33 @@ class Scores:
         given = {name: one.whole() if isinstance(one, cls) else one for name, one in given.items()}
         return function(*(one.whole() if isinstance(one, cls) else one for one in args), **given)
 
-    def whole(self) -> torch.Tensor:
+    def whole(self) -> Tensor:
         """The tensor of all scores."""
         head, hidden = self.head, self.hidden.to(self.dtype)
         bias = None if head.bias is None else head.bias.to(self.dtype)
         scores = functional.linear(hidden, head.weight.to(self.dtype), bias)
         return scores.transpose(1, 2) if self.swaps else scores
 
-    def view(self, *shape: typing.Any) -> typing.Any:
+    def view(self, *shape: Any) -> Any:
         """The scores in another shape."""
         sizes = shape[0] if isinstance(shape[0], list | tuple) else shape
         if self.swaps or sizes[-1] != self.head.out_features:
             return self.whole().reshape(*shape)
         return Scores(self.hidden.reshape(*sizes[:-1], self.head.in_features), self.head, self.dtype)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> typing.Any:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
         """The scores with dimensions made one."""
         if self.swaps or end_dim in (-1, self.ndim - 1):
             return self.whole().flatten(start_dim, end_dim)
         return Scores(self.hidden.flatten(start_dim, end_dim), self.head, self.dtype)
 
-    def transpose(self, one: int, other: int) -> typing.Any:
+    def transpose(self, one: int, other: int) -> Any:
         """The scores with two dimensions swapped."""
         if self.ndim != 3 or {one % 3, other % 3} != {1, 2}:
             return self.whole().transpose(one, other)
         return Scores(self.hidden, self.head, self.dtype, swaps=not self.swaps)
 
-    def __getitem__(self, index: typing.Any) -> typing.Any:
+    def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
         to_the_last = Ellipsis in parts or len(parts) == self.ndim
         keeps_classes = parts[-1] == slice(None) if to_the_last else len(parts) < self.ndim
@@ -97,7 +96,7 @@ class Scores:
             return self.whole()[index]
         return Scores(self.hidden[index], self.head, self.dtype)
 
-    def size(self, dim: int | None = None) -> typing.Any:
+    def size(self, dim: int | None = None) -> Any:
         """The shape, or one of its numbers."""
         return self.shape if dim is None else self.shape[dim]
 
@@ -105,19 +104,17 @@ class Scores:
         """The number of dimensions."""
         return self.ndim
 
-    def contiguous(self) -> typing.Any:
+    def contiguous(self) -> Any:
         """These scores."""
         return self
 
-    def __mul__(self, other: typing.Any) -> torch.Tensor:
-        scores: torch.Tensor = self.whole() * other
-        return scores
+    def __mul__(self, other: Any) -> Any:
+        return self.whole() * other
 
-    def __truediv__(self, other: typing.Any) -> torch.Tensor:
-        scores: torch.Tensor = self.whole() / other
-        return scores
+    def __truediv__(self, other: Any) -> Any:
+        return self.whole() / other
 
-    def __getattr__(self, name: str) -> typing.Any:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.whole(), name)
@@ -127,20 +124,15 @@ class Scores:
 
 
 def _in_chunks(
-    scores: typing.Any,
-    target: typing.Any,
-    *others: typing.Any,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    **options: typing.Any,
-) -> torch.Tensor | None:
+    scores: Any, target: Any, *others: Any, ignore_index: int = -100, reduction: str = "mean", **options: Any
+) -> Tensor | None:
     """The cross-entropy of scores; None where they have no rows of classes, or for other arguments than these."""
     has_rows = isinstance(scores, Scores) and (scores.ndim == 2 or scores.swaps)
     is_usual = target.dtype is torch.int64 and reduction in ("mean", "sum") and not options.pop("label_smoothing", 0.0)
     if not has_rows or not is_usual or not all(one is None for one in (*others, *options.values())):
         return None
     head, rows = scores.head, scores.hidden.reshape(-1, scores.head.in_features)
-    total: torch.Tensor = _Chunked.apply(rows, head.weight, head.bias, target.reshape(-1), ignore_index, scores.dtype)
+    total: Tensor = _Chunked.apply(rows, head.weight, head.bias, target.reshape(-1), ignore_index, scores.dtype)
     return total / (target != ignore_index).sum() if reduction == "mean" else total
 
 
@@ -148,15 +140,8 @@ class _Chunked(torch.autograd.Function):
     """The sum of the losses of rows (rows, features); the gradients are computed with it, while a chunk is there."""
 
     @staticmethod
-    def forward(  # noqa: PLR0917
-        context: typing.Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        target: torch.Tensor,
-        ignore_index: int,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
+    def forward(context: Any, *given: Any) -> Any:
+        hidden, weight, bias, target, ignore_index, dtype = given
         exact = torch.promote_types(dtype, torch.float32)
         learns_weight, learns_bias = context.needs_input_grad[1:3]
         of_weight = torch.zeros_like(weight, dtype=exact) if learns_weight else None
@@ -184,6 +169,6 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(context: typing.Any, scale: torch.Tensor) -> typing.Any:
+    def backward(context: Any, scale: Tensor) -> Any:
         gradients = (None if one is None else one * scale for one in context.saved_tensors)
         return (*gradients, None, None, None)

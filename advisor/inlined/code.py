@@ -19,8 +19,7 @@ def code_of(module: str, call: str) -> str:
     The file is read, not imported: the app's process never imports torch.
     """
     text = files("advisor").joinpath("inlined", f"{module}.py").read_text(encoding="utf-8")
-    body = ast.parse(text).body
-    first = body[1] if ast.get_docstring(ast.Module(body, [])) is not None else body[0]
+    first = ast.parse(text).body[1]  # after the docstring
     functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()
     return f"{functions}\n\n\n{call.strip()}\n"
 

@@ -4,33 +4,26 @@ import functools
 from typing import Any
 
 import torch
+from torch import nn
 
-CONVOLUTIONS = (
-    *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
-    *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
-)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (
-    *(torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm),
-    *(torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
 
 
-def removable_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def removable_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Return the convolutions with a bias and the norm after each, except where only the norm is frozen."""
-    return [
-        (layer, norm)
-        for layer, norm in pairs
-        if isinstance(layer, CONVOLUTIONS) and layer.bias is not None
-        if isinstance(norm, NORMS) and norm.training == model.training
-    ]
+    biased = [(layer, norm) for layer, norm in pairs if isinstance(layer, CONVOLUTIONS) and layer.bias is not None]
+    return [(layer, norm) for layer, norm in biased if isinstance(norm, NORMS) and norm.training == model.training]
 
 
-def remove_conv_biases(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> None:
+def remove_conv_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> None:
     """Remove biases of convolutions that the batch norm after them subtracts, in place.
 
     ``pairs`` are a convolution and the norm that alone takes its output. The bias parameters stay in the model and its
-    state dict as zeros, unused and not trained. Their values, also those loaded later, are subtracted from the running
-    means.
+    state dict as zeros, unused and not trained. Running means take off their values, also those loaded later.
     """
     biased = removable_biases(model, pairs)
     take_off(biased)

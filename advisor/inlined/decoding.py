@@ -7,7 +7,7 @@ import contextlib
 import copy
 import inspect
 import math
-import typing
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ _ON_TENSORS = ("Resize", "RandomResizedCrop", "CenterCrop", "RandomHorizontalFli
 _RESIZES = _ON_TENSORS[:2]
 
 
-def decoded(dataset: typing.Any, how: str) -> typing.Any:
+def decoded(dataset: Any, how: str) -> Any:
     """A copy of a dataset, also of one inside ``Subset``, that is decoded by ``torchvision`` or at ``reduced`` size.
 
     Raises ValueError with the reason if the dataset does not read and resize image files as torchvision's do.
@@ -39,7 +39,7 @@ def decoded(dataset: typing.Any, how: str) -> typing.Any:
     return copied
 
 
-def read_image(path: typing.Any) -> torch.Tensor:
+def read_image(path: Any) -> Any:
     """An image file as bytes (3, height, width), by torchvision's decoder; what it does not decode, by Pillow."""
     from torchvision.datasets.folder import pil_loader
     from torchvision.transforms.functional import pil_to_tensor
@@ -50,8 +50,7 @@ def read_image(path: typing.Any) -> torch.Tensor:
         image: torch.Tensor = decode_image(str(path), ImageReadMode.RGB)
         if image.dtype is torch.uint8 and image.dim() == 3:
             return image
-    pixels: torch.Tensor = pil_to_tensor(pil_loader(path))
-    return pixels
+    return pil_to_tensor(pil_loader(path))
 
 
 class ReducedResize:
@@ -61,16 +60,16 @@ class ReducedResize:
     Only JPEG files have smaller sizes: a half, a quarter and an eighth.
     """
 
-    def __init__(self, resize: typing.Any) -> None:
+    def __init__(self, resize: Any) -> None:
         self.resize = resize
 
-    def __call__(self, image: typing.Any) -> typing.Any:
+    def __call__(self, image: Any) -> Any:
         """The image of Pillow that the resize makes of another one, which is not decoded yet."""
         from PIL import Image
         from torchvision.transforms.v2.functional import resized_crop
 
-        top, left, rows, columns = self.part(image)
-        wanted = self.wanted(rows, columns)
+        top, left, rows, columns = self._part(image)
+        wanted = self._wanted(rows, columns)
         width, larger = image.width, min(rows / wanted[0], columns / wanted[1])  # how many times as large as wanted
         least = math.ceil(image.width / larger), math.ceil(image.height / larger)
         drafted = image.draft("RGB", least) if larger > 1 else None
@@ -82,31 +81,26 @@ class ReducedResize:
         how = getattr(self.resize.interpolation, "value", self.resize.interpolation)  # a later torchvision has the text
         return pixels.resize(wanted[::-1], Image.Resampling[how.upper()], box)
 
-    def part(self, image: typing.Any) -> tuple[int, int, int, int]:
+    def _part(self, image: Any) -> Any:
         """The part of an image that is resized: its first row and column, its numbers of rows and columns."""
         from torchvision.transforms import RandomResizedCrop
 
         if _name_of(self.resize) == "Resize":
             return 0, 0, image.height, image.width
-        drawn: tuple[int, int, int, int]
-        drawn = RandomResizedCrop.get_params(image, list(self.resize.scale), list(self.resize.ratio))
-        return drawn
+        return RandomResizedCrop.get_params(image, list(self.resize.scale), list(self.resize.ratio))
 
-    def wanted(self, rows: int, columns: int) -> list[int]:
+    def _wanted(self, rows: int, columns: int) -> list[int]:
         """The rows and columns that a part of this size is resized to."""
-        size = self.resize.size
-        size = [size] if isinstance(size, int) else list(size)
-        if len(size) > 1:
-            return size
-        shorter = min(rows, columns)
-        return [int(size[0] * rows / shorter), int(size[0] * columns / shorter)]
+        size, shorter = self.resize.size, min(rows, columns)
+        height, *width = [size] if isinstance(size, int) else size
+        return [height, *width] if width else [int(height * rows / shorter), int(height * columns / shorter)]
 
 
-def _of_tensors(steps: list[typing.Any]) -> list[typing.Any]:
+def _of_tensors(steps: list[Any]) -> list[Any]:
     """Transforms for tensors that do the same as those for images of Pillow, which the later ones may still get."""
     from torchvision.transforms import v2
 
-    changed: list[typing.Any] = []
+    changed: list[Any] = []
     while steps and _name_of(steps[0]) in _ON_TENSORS:
         step, newer = steps[0], getattr(v2, _name_of(steps[0]))
         given = {name: getattr(step, name) for name in inspect.signature(newer).parameters}
@@ -114,22 +108,20 @@ def _of_tensors(steps: list[typing.Any]) -> list[typing.Any]:
             given["antialias"] = True  # as Pillow does
         changed.append(newer(**given))
         steps = steps[1:]
-    following = _name_of(steps[0]) if steps else ""
-    if following == "ToTensor":
-        return [*changed, v2.ToDtype(torch.get_default_dtype(), scale=True), *steps[1:]]
-    if following in ("PILToTensor", "ToImage"):
-        return [*changed, *([steps[0]] if following == "ToImage" else []), *steps[1:]]
-    return [*changed, v2.ToPILImage(), *steps]
+    # What follows makes a tensor of an image of Pillow, or takes one.
+    to_float = v2.ToDtype(torch.get_default_dtype(), scale=True)
+    instead = {"ToTensor": [to_float], "PILToTensor": [], "ToImage": steps[:1]}.get(_name_of(steps[0]) if steps else "")
+    return [*changed, v2.ToPILImage(), *steps] if instead is None else [*changed, *instead, *steps[1:]]
 
 
-def _single_steps(transform: typing.Any) -> list[typing.Any]:
+def _single_steps(transform: Any) -> list[Any]:
     """The transforms inside a transform, one by one."""
     if _name_of(transform) == "Compose":
         return [step for one in transform.transforms for step in _single_steps(one)]
     return [] if transform is None else [transform]
 
 
-def _name_of(transform: typing.Any) -> str:
+def _name_of(transform: Any) -> str:
     """The name of a transform of torchvision's; empty for another."""
     kind = type(transform)
     return kind.__name__ if kind.__module__.startswith("torchvision.transforms.") else ""

@@ -100,8 +100,7 @@ def _is_sequence(tensor: torch.Tensor) -> bool:
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The padding value of each sample of a batch; None if the batch does not show it.
 
-    At least half of the samples must end in the same value, repeated a different number of times, and no sample may
-    hold only that value.
+    At least half of the samples must end in one value, repeated a different number of times, and none hold only that.
     """
     last = tensor[:, -1].flatten().sort().values
     value = last[len(last) // 2]

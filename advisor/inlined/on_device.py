@@ -4,7 +4,7 @@ A TensorDataset, and datasets of torchvision that hold their images as bytes (MN
 with transforms that have a form for batches. Random ones draw for each image, in the order in which torchvision draws.
 """
 
-import typing
+from typing import Any
 
 import torch
 from torch.utils.data import default_collate
@@ -23,13 +23,13 @@ class TensorsOnDevice(torch.utils.data.TensorDataset):
         return Batch(tensor[chosen] for tensor in self.tensors)
 
 
-class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
+class ImagesOnDevice(torch.utils.data.Dataset[Any]):
     """The images and labels of a dataset as tensors of a device; PyTorch's loaders ask for a batch by __getitems__.
 
     Other attributes are those of the dataset itself. Its images are copied once: later changes to them are not seen.
     """
 
-    def __init__(self, dataset: typing.Any, device: typing.Any) -> None:
+    def __init__(self, dataset: Any, device: Any) -> None:
         self._dataset = dataset
         images = torch.as_tensor(dataset.data)
         if images.dim() == 3:  # grey, without a dimension of channels
@@ -47,12 +47,12 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> typing.Any:
+    def __getitem__(self, index: int) -> Any:
         return self._dataset[index]
 
     def __getitems__(self, indices: list[int]) -> Batch:
         """The batch of these samples: images (samples, channels, height, width) and labels (samples,)."""
-        drawn = torch.tensor([[step.draw(*step.size) for step in self._steps] for _ in indices], dtype=torch.int64)
+        drawn = torch.tensor([[step.draw() for step in self._steps] for _ in indices], dtype=torch.int64)
         device = self._images.device
         chosen = torch.tensor(indices).to(device, non_blocking=True)
         images = self._images[chosen]
@@ -60,29 +60,29 @@ class ImagesOnDevice(torch.utils.data.Dataset[typing.Any]):
             images = step(images, its_own)
         return Batch([images, self._labels[chosen]])
 
-    def __getattr__(self, name: str) -> typing.Any:
+    def __getattr__(self, name: str) -> Any:
         if name == "_dataset":  # it is being unpickled
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
 
-def kept_on_device(dataset: typing.Any, device: typing.Any) -> typing.Any:
+def kept_on_device(dataset: Any, device: Any) -> Any:
     """A dataset's copy on a device, or on the host beyond a tenth of the GPU's memory; itself if its samples change."""
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
     if why_not_kept(dataset):
         return dataset
-    of_tensors, device = type(dataset) is torch.utils.data.TensorDataset, torch.device(device)
+    of_tensors = type(dataset) is torch.utils.data.TensorDataset
     tensors = dataset.tensors if of_tensors else [dataset.data]
-    if device.type == "cuda":
+    if torch.device(device).type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(device).total_memory
-        device = torch.device("cpu") if sum(one.nbytes for one in tensors) > 0.1 * memory_bytes else device
+        device = "cpu" if sum(one.nbytes for one in tensors) > 0.1 * memory_bytes else device
     if of_tensors:
         return TensorsOnDevice(*(tensor.to(device) for tensor in tensors))
     return ImagesOnDevice(dataset, device)
 
 
-def why_not_kept(dataset: typing.Any) -> str:
+def why_not_kept(dataset: Any) -> str:
     """The reason that a dataset's samples cannot be read at once from memory; empty where they can be."""
     while type(dataset) is torch.utils.data.Subset:
         dataset = dataset.dataset
@@ -104,26 +104,26 @@ def why_not_kept(dataset: typing.Any) -> str:
     return f"the dataset's transforms change each sample by itself: {others[0]}" if others else ""
 
 
-def _has_form(transform: typing.Any) -> bool:
+def _has_form(transform: Any) -> bool:
     """Whether a transform can be applied to a batch: not by types of parts, nor with a colour to fill in."""
     plain = not isinstance(getattr(transform, "dtype", None), dict) and isinstance(getattr(transform, "fill", 0), int)
     kind = type(transform)  # a class of the user's may have the same name
     return plain and kind.__module__.startswith("torchvision.transforms.") and kind.__name__ in _FORMS
 
 
-def labels_of(dataset: typing.Any) -> str:
+def labels_of(dataset: Any) -> str:
     """The name of the attribute that holds a dataset's labels; empty where none does."""
     return next((name for name in ("targets", "labels") if getattr(dataset, name, None) is not None), "")
 
 
-def single_steps(transform: typing.Any) -> list[typing.Any]:
+def single_steps(transform: Any) -> list[Any]:
     """The transforms inside a transform, one by one."""
     if type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision.transforms."):
         return [step for one in transform.transforms for step in single_steps(one)]
     return [] if transform is None else [transform]
 
 
-def collated(batch: typing.Any) -> typing.Any:
+def collated(batch: Any) -> Any:
     """The ``collate_fn`` for batches that were read at once, and for samples of a dataset that stayed as it is."""
     return [*batch] if isinstance(batch, Batch) else default_collate(batch)
 
@@ -133,21 +133,20 @@ class _Step:
 
     size: tuple[int, ...]  # height and width of the images that it draws for
 
-    def __init__(self, transform: typing.Any) -> None:
+    def __init__(self, transform: Any) -> None:
         self.transform = transform
 
-    def padded(self, images: torch.Tensor) -> torch.Tensor:
+    def padded(self, images: torch.Tensor) -> Any:
         """The images that it draws for."""
         return images
 
-    def draw(self, height: int, width: int) -> tuple[int, int]:
-        """The random numbers for one image of this size: two, and 0 for those that the transform does not need."""
+    def draw(self) -> tuple[int, int]:
+        """The random numbers for one image: two, and 0 for those that the transform does not need."""
         return 0, 0
 
-    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> Any:
         """A batch (samples, channels, height, width) transformed, with what was drawn for each (samples, 2)."""
-        changed: torch.Tensor = self.transform(images)
-        return changed
+        return self.transform(images)
 
 
 class _ToTensor(_Step):
@@ -158,23 +157,24 @@ class _ToTensor(_Step):
         return images.to(torch.get_default_dtype()).div_(255) if is_scaled else images  # a copy already
 
 
-class _Normalize(_Step):
-    """Normalises in place, since the batch is a copy. Mean and deviation stay on the device."""
+class NormalizeStep(_Step):
+    """Normalises by channel. Mean and deviation stay on the device; torchvision's copies them there for every batch."""
 
-    def __init__(self, transform: typing.Any) -> None:
+    def __init__(self, transform: Any) -> None:
         super().__init__(transform)
         both = [[*map(float, numbers)] for numbers in (transform.mean, transform.std)]
         self.numbers = torch.tensor(both, dtype=torch.float64)[..., None, None]
 
-    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, drawn: torch.Tensor | None = None) -> torch.Tensor:
+        """Images (..., channels, height, width) less the mean, by the standard deviation."""
         self.numbers = self.numbers.to(images)
-        return images.sub_(self.numbers[0]).div_(self.numbers[1])
+        return images.sub(self.numbers[0]).div_(self.numbers[1])
 
 
 class _Flip(_Step):
     """Mirrors the images for which the draw says so."""
 
-    def draw(self, height: int, width: int) -> tuple[int, int]:
+    def draw(self) -> tuple[int, int]:
         return int(torch.rand(1) < self.transform.p), 0
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -185,23 +185,22 @@ class _Flip(_Step):
 class _Crop(_Step):
     """Cuts a part out of each image, at the place that was drawn for it."""
 
-    def padded(self, images: torch.Tensor) -> torch.Tensor:
+    def padded(self, images: torch.Tensor) -> Any:
         from torchvision.transforms.functional import pad
 
         one, padding = self.transform, self.transform.padding
         if type(one).__module__.startswith("torchvision.transforms.v2") and isinstance(padding, list):
             left, right, top, bottom = padding  # the older function has another order
             padding = [left, top, right, bottom]
-        padded: torch.Tensor = images if padding is None else pad(images, padding, one.fill, one.padding_mode)
-        return padded
+        return images if padding is None else pad(images, padding, one.fill, one.padding_mode)
 
-    def draw(self, height: int, width: int) -> tuple[int, int]:
-        more = height - self.transform.size[0], width - self.transform.size[1]
+    def draw(self) -> tuple[int, int]:
+        more = [size - wanted for size, wanted in zip(self.size, self.transform.size, strict=True)]
         newer = type(self.transform).__module__.startswith("torchvision.transforms.v2")  # draws where there is a choice
         row, column = (int(torch.randint(0, n + 1, (1,))) if n or (any(more) and not newer) else 0 for n in more)
         return row, column
 
-    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> Any:
         height, width = self.transform.size
         parts = self.padded(images).unfold(2, height, 1).unfold(3, width, 1)
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]
@@ -213,5 +212,5 @@ _FORMS = {
     **dict.fromkeys(("RandomHorizontalFlip", "RandomVerticalFlip"), _Flip),
     **dict.fromkeys(("ToDtype", "ConvertImageDtype", "CenterCrop", "Pad"), _Step),
     "RandomCrop": _Crop,
-    "Normalize": _Normalize,
+    "Normalize": NormalizeStep,
 }

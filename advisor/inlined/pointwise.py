@@ -1,6 +1,6 @@
 """A backend of torch.compile for functions of pointwise operations alone, as torch.jit.script was used for them."""
 
-import typing
+from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition  # type: ignore[import-untyped]
@@ -9,13 +9,13 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
 
-def is_pointwise(_: typing.Any, node: torch.fx.Node) -> bool:
+def is_pointwise(_: Any, node: torch.fx.Node) -> bool:
     """Whether the result at a place depends on the elements at that place alone, and nothing is drawn at random."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
-def compile_chains(graph: torch.fx.GraphModule, inputs: list[typing.Any]) -> typing.Any:
+def compile_chains(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     """Return the graph with groups of two or more pointwise operators compiled; the rest runs eagerly."""
     grouped = CapabilityBasedPartitioner(graph, create_op_support(is_pointwise)).partition_and_fuse()
     for name in [str(node.target) for node in grouped.graph.find_nodes(op="call_module")]:

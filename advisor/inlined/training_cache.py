@@ -1,15 +1,14 @@
 """The key-value cache that a Hugging Face decoder returns from each call, which training never reads."""
 
-import typing
+from typing import Any
 
 import torch
 
 
-def decoders(model: torch.nn.Module) -> list[typing.Any]:
+def decoders(model: torch.nn.Module) -> list[Any]:
     """The parts of a model with causal attention whose configuration says whether they cache keys and values.
 
-    Hugging Face's layers have an attribute for causal attention. An encoder's configuration may ask for a cache, but an
-    encoder has none.
+    Hugging Face's layers have an attribute for causal attention. An encoder may be told to cache, but has no cache.
     """
     parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
     names = "is_causal", "is_decoder"

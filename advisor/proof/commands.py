@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any
 
 import psutil
@@ -27,8 +27,7 @@ from advisor.proof import step_watch
 from advisor.records import Block, Comparison, Verdict
 from advisor.runner.log_files import bounded
 
-# A run is ended after so many steady steps, once they took so long. Where its time is over, or it ends by itself, few
-# blocks count as well. Counts, seconds.
+# A run is ended after so many steady steps that took so long; where it is over before, few blocks do. Counts, seconds.
 _STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
 _STEADY = 1.1  # a block belongs to the start-up while it is slower, by this factor, than the median of those behind it
 _LIKE_BEFORE = 1.2  # the time to have left for another pair of runs, as a multiple of the longest so far
@@ -36,6 +35,11 @@ _MOST_PAIRS = 6
 _LOOK_S, _ENDING_S = 0.1, 3.0
 _SAME, _CLOSE = 1e-6, 0.02  # losses are so within these shares of them
 _LINES_SHOWN = 15
+# Files beside the watch, by which PyTorch calls it at the end of its import.
+_DISTRIBUTION = {
+    "METADATA": "Metadata-Version: 2.1\nName: perf-advisor-watch\nVersion: 0\n",
+    "entry_points.txt": f"[torch.backends]\nperf_advisor_watch = {step_watch.MODULE}:watch\n",
+}
 _WHERE_BUSY = 1.1  # where other programs are, the whole interval has to lie above this, or below its inverse
 _LOSSES_IN_WORDS = {
     "": "none was seen",
@@ -44,14 +48,6 @@ _LOSSES_IN_WORDS = {
     "different": "different",
     "varying": "differ as much between two runs of one command: set a seed to compare them",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command as typed in a shell, and its name, A or B."""
-
-    side: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +134,13 @@ class Compared:
         return self.comparison.ci_high * (_WHERE_BUSY if self.is_open else 1.0) >= least
 
 
-def compare(a: Command, b: Command, budget_s: float, folder: Path, say: Callable[[str], None]) -> Compared:
-    """Run two commands in turn, A B B A, as often as the budget holds, up to six times each.
+def compare(a: str, b: str, budget_s: float, folder: Path, say: Callable[[str], None]) -> Compared:
+    """Run two commands, as typed in a shell, in turn, A B B A, as often as the budget holds, up to six times each.
 
     Logs and steps go to ``folder``. Raises TargetError where a command fails, ends, or makes no step in its time.
     """
     started = time.monotonic()
-    runs: dict[str, list[CommandRun]] = {a.side: [], b.side: []}
+    commands, runs = {"A": a, "B": b}, {"A": list[CommandRun](), "B": list[CommandRun]()}
     longest_s = 0.0
     for pair in range(_MOST_PAIRS):
         begun = time.monotonic()
@@ -153,12 +149,12 @@ def compare(a: Command, b: Command, budget_s: float, folder: Path, say: Callable
             break
         done: dict[str, CommandRun] = {}
         try:
-            for place, command in enumerate((a, b) if pair % 2 == 0 else (b, a)):
+            for place, side in enumerate("AB" if pair % 2 == 0 else "BA"):
                 left_s = started + budget_s - time.monotonic()
-                say(f"run {pair + 1} of {command.side}, {left_s:.0f} s left: {command.text}")
+                say(f"run {pair + 1} of {side}, {left_s:.0f} s left: {commands[side]}")
                 within_s = left_s if pair else left_s / (2 - place)
-                done[command.side] = run(command, folder / f"{command.side}{pair + 1}", within_s=within_s)
-                say(f"run {pair + 1} of {command.side}: {done[command.side].step_ms:.4g} ms a step")
+                done[side] = run(side, commands[side], folder / f"{side}{pair + 1}", within_s=within_s)
+                say(f"run {pair + 1} of {side}: {done[side].step_ms:.4g} ms a step")
         except TargetError:
             if not pair:
                 raise
@@ -166,44 +162,43 @@ def compare(a: Command, b: Command, budget_s: float, folder: Path, say: Callable
         for side, each in done.items():
             runs[side].append(each)
         longest_s = max(longest_s, time.monotonic() - begun)
-    one, other = (Side(command.text, tuple(runs[command.side])) for command in (a, b))
+    one, other = (Side(commands[side], tuple(runs[side])) for side in "AB")
     foreign = fmean(each.foreign_cores for each in (*one.runs, *other.runs))
     old, new = ([[1e3 / block.step_ms for block in run.steady] for run in side.runs] for side in (one, other))
     ratio = Comparison(*ratio_of_processes(new, old))
     return Compared(one, other, ratio, _losses(one, other), time.monotonic() - started, foreign)
 
 
-def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
-    """Run a command until its loop has made enough steps, and end it with all processes that it started.
+def run(side: str, command: str, folder: Path, *, within_s: float) -> CommandRun:
+    """Run the command of a side, A or B, until its loop has made enough steps; end it with all that it started.
 
     Raises TargetError where it ends or the time is over before.
     """
     folder.mkdir(parents=True)
-    steps, log = folder / "steps", folder / "output.log"
+    steps, distribution, log = folder / "steps", folder / "perf_advisor_watch-0.dist-info", folder / "output.log"
     steps.mkdir()
-    shutil.copyfile(step_watch.__file__, folder / "sitecustomize.py")
+    distribution.mkdir()
+    for name, text in _DISTRIBUTION.items():
+        (distribution / name).write_text(text, encoding="utf-8")
+    shutil.copyfile(step_watch.__file__, folder / f"{step_watch.MODULE}.py")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "PYTHONPATH": path, step_watch.FOLDER: str(steps)}
+    watched = {"PYTHONPATH": path, step_watch.FOLDER: str(steps), "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    environment = {**os.environ, **watched}
     started, began, cores = time.monotonic(), time.time(), CoresInUse()
     with log.open("wb") as output, bounded(str(log)):
-        process = subprocess.Popen(  # noqa: S602 - it is what the user would type in a shell
-            command.text,
-            shell=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        process = Popen(  # noqa: S602 - it is what the user would type in a shell
+            command, shell=True, env=environment, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True
         )
         try:
             while True:
-                ended = process.poll() is not None
-                seen = _seen(steps, began)
-                late = time.monotonic() - started > within_s
-                if seen and (seen.is_enough or ((ended or late) and len(seen.steady) >= _LEAST_BLOCKS)):
+                code, seen = process.poll(), _seen(steps, began)
+                is_over = code is not None or time.monotonic() - started > within_s
+                if seen and (seen.is_enough or (is_over and len(seen.steady) >= _LEAST_BLOCKS)):
                     return replace(seen, foreign_cores=cores.foreign())
-                if ended or late:
-                    raise _problem(command, seen, log, process.returncode if ended else None, within_s)
+                if is_over:
+                    problem, hint = _problem(seen, code, within_s)
+                    end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_SHOWN:]
+                    raise TargetError(f"command {side} {problem}: {command}", hint, "\n".join(end))
                 time.sleep(_LOOK_S)
         finally:
             _end(process)
@@ -212,10 +207,9 @@ def run(command: Command, folder: Path, *, within_s: float) -> CommandRun:
 def _seen(folder: Path, began: float) -> CommandRun | None:
     """Read the steps so far of the process with the most steps; None before the first step."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
-    seen: list[dict[str, float]] = []
-    for text in files[-1].read_text(encoding="utf-8").splitlines() if files else ():
-        with contextlib.suppress(ValueError):  # the last one may be written at this moment
-            seen.append(json.loads(text))
+    text = files[-1].read_text(encoding="utf-8") if files else ""
+    whole = text[: text.rfind("\n") + 1]  # the last line may be written at this moment
+    seen: list[dict[str, float]] = [json.loads(line) for line in whole.splitlines()]
     first = next((line["first"] for line in seen if "first" in line), None)
     if first is None:
         return None
@@ -227,21 +221,19 @@ def _seen(folder: Path, began: float) -> CommandRun | None:
     )
 
 
-def _problem(command: Command, seen: CommandRun | None, log: Path, code: int | None, within_s: float) -> TargetError:
-    """The error of a command that gave no figures; ``code`` is None where its time was over."""
-    end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_SHOWN:])
+def _problem(seen: CommandRun | None, code: int | None, within_s: float) -> tuple[str, str]:
+    """What is wrong with a command that gave no figures, and what to do; ``code`` is None where its time was over."""
     made = "made too few optimizer steps to be timed" if seen else "made no optimizer step of PyTorch"
     if code is None:
         hint = "Give it more time with --budget, or have it reach its training loop sooner."
-        return TargetError(f"command {command.side} {made} within {within_s:.0f} s: {command.text}", hint, end)
+        return f"{made} within {within_s:.0f} s", hint
     if code:
-        hint = "Run it by itself and mend what the lines below show."
-        return TargetError(f"command {command.side} failed with exit code {code}: {command.text}", hint, end)
-    hint = "Name a command that trains for some seconds at least; the lines below are the end of its output."
-    return TargetError(f"command {command.side} {made}, and ended: {command.text}", hint, end)
+        return f"failed with exit code {code}", "Run it by itself and mend what the lines below show."
+    hint = "Name a command that trains for some seconds, by PyTorch 2.5 or later; the lines below end its output."
+    return f"{made}, and ended", hint
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Popen[bytes]) -> None:
     """End a command with the processes that it started: they are asked first, as by a terminal that closes."""
     everything: list[psutil.Process] = []
     try:
@@ -290,26 +282,18 @@ def as_text(found: Compared) -> str:
     rows += [busy] if found.is_open else []
     width = max(len(row[1]) for row in rows if row[2]) + 2
     interval = f"{comparison.speedup:.2f}x ({comparison.ci_low:.2f}-{comparison.ci_high:.2f})"
-    return "\n".join(
-        [
-            f"A  {a.command}",
-            f"B  {b.command}",
-            *(f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows),
-            f"{'first losses':18}{_LOSSES_IN_WORDS[found.losses]}",
-            f"B over A: {interval}, {found.verdict.value}",
-        ]
-    )
+    lines = [f"A  {a.command}", f"B  {b.command}"]
+    lines += [f"{name:18}{one:{width}}{other}".rstrip() for name, one, other in rows]
+    lines += [f"{'first losses':18}{_LOSSES_IN_WORDS[found.losses]}"]
+    return "\n".join([*lines, f"B over A: {interval}, {found.verdict.value}"])
 
 
 def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
     """The result with the figures of both sides."""
-    comparison = found.comparison
     return {
         "a": _side_as_json(found.a),
         "b": _side_as_json(found.b),
-        "speedup": comparison.speedup,
-        "ci_low": comparison.ci_low,
-        "ci_high": comparison.ci_high,
+        **{name: getattr(found.comparison, name) for name in ("speedup", "ci_low", "ci_high")},
         "verdict": found.verdict.value,
         "foreign_cores": found.foreign_cores,
         "losses": found.losses,
@@ -319,11 +303,5 @@ def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
 
 
 def _side_as_json(side: Side) -> dict[str, Any]:
-    return {
-        "command": side.command,
-        "step_ms": side.step_ms,
-        "peak_bytes": side.peak_bytes,
-        "startup_s": side.startup_s,
-        "first_losses": list(side.runs[0].losses),
-        "runs": len(side.runs),
-    }
+    figures = {name: getattr(side, name) for name in ("command", "step_ms", "peak_bytes", "startup_s")}
+    return {**figures, "first_losses": list(side.runs[0].losses), "runs": len(side.runs)}

@@ -142,12 +142,5 @@ def as_text(path: str, found: Convergence, steps: int) -> str:
 
 def as_json(found: Convergence) -> dict[str, Any]:
     """The curves and the verdict."""
-    return {
-        "verdict": found.verdict.value,
-        "difference": found.difference,
-        "chance": found.chance,
-        "learnt": found.learnt,
-        "plain": found.plain,
-        "tuned": found.tuned,
-        "session_s": found.seconds,
-    }
+    figures = {name: getattr(found, name) for name in ("difference", "chance", "learnt", "plain", "tuned")}
+    return {"verdict": found.verdict.value, **figures, "session_s": found.seconds}

@@ -1,25 +1,25 @@
-"""Times the optimizer steps of a program from inside. It is copied as ``sitecustomize.py`` to a folder on its path.
+"""Times the optimizer steps of a program from inside. It is copied to a folder on the program's path.
 
-The program's Python may be another than ours, so this file needs nothing but the standard library, and PyTorch once the
-program imports it. A step ends where the program's first optimizer has stepped (PyTorch's global hook), or where a CUDA
-graph was replayed in which it has. Steps run back to back in blocks; the device is waited for at the end of a block,
-not inside. What is seen goes to a file of its own for each process, a line of JSON each.
+PyTorch calls ``watch`` at the end of its import: an entry point beside the copy names it as a backend to be loaded
+(https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html, since 2.5). The program's Python may be
+another than ours, so this file needs nothing but the standard library and PyTorch. A step ends where the program's
+first optimizer has stepped (PyTorch's global hook), or where a CUDA graph was replayed in which it has. Steps run back
+to back in blocks; the device is waited for at the end of a block, not inside. What is seen goes to a file of its own
+for each process, a line of JSON each.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
+MODULE = "perf_advisor_watch"  # the name of the copy
 FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
 BLOCK_S, BLOCK_STEPS = 0.05, 3
 LOSSES = 20  # the first ones are written
@@ -120,56 +120,11 @@ class StepWatch:
 
     def _write(self, **seen: float) -> None:
         if self._file is None:
-            path = os.path.join(self._folder, f"{os.getpid()}.jsonl")  # noqa: PTH118 - pathlib takes its time
-            self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115, PTH123
+            self._file = Path(self._folder, f"{os.getpid()}.jsonl").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._file.write(json.dumps(seen) + "\n")
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Calls a function once PyTorch has been imported."""
-
-    def __init__(self, then: Callable[[Any], None]) -> None:
-        self._then = then
-        self._loader: Any = None
-        self._looks = False
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname != "torch" or self._looks:  # whoever only asks whether there is one leaves it to be imported
-            return None
-        self._looks = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._looks = False
-        if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self
-        return spec
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        sys.meta_path.remove(self)
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then(module)
-
-
 def watch() -> None:
-    """Watch this process, unless it is one of several ranks and not the first.
-
-    The ``sitecustomize`` that this file hides is run, too, if there is one.
-    """
-    folder = os.environ.get(FOLDER)
-    if folder and os.environ.get("RANK", "0") == "0":
-        sys.meta_path.insert(0, _AfterTorch(lambda torch: StepWatch(torch, folder).install()))
-    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    elsewhere = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
-    with contextlib.suppress(Exception):  # whatever somebody else's file raises
-        spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-if __name__ == "sitecustomize":
-    watch()
+    """Watch this process, unless it is one of several ranks and not the first."""
+    if os.environ.get("RANK", "0") == "0":
+        StepWatch(sys.modules["torch"], os.environ[FOLDER]).install()

@@ -1,4 +1,7 @@
-"""Recipes: their contract, which a recipe imports from here, the catalog, and the parts that several recipes share."""
+"""Recipes: all that a recipe imports from here: their contract, what several share, and the records they speak of."""
 
 from advisor.inlined.code import code_of
 from advisor.recipe.contract import *
+from advisor.recipe.loader_recipe import NO_LOADER, Expression, LoaderRecipe, WorkerRecipe, little_time_in
+from advisor.recipe.parallel_recipe import ONE_GPU, ParallelRecipe, why_not_sharded
+from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Phase, Proposal, Skip, Value, Values

@@ -119,7 +119,7 @@ class Catalog:
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
-        costs = (recipe.cost(value) for recipe, value in self.in_order(settings) if recipe.expensive)
+        costs = (recipe.costs.get(value, 1.0) for recipe, value in self.in_order(settings) if recipe.expensive)
         return max(costs, default=0.0)
 
     def compiles(self, settings: Mapping[str, Value]) -> bool:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import import_module
@@ -31,7 +31,6 @@ TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
 CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
-ANY_DEVICE = frozenset(DEVICES)
 NEEDS_PROFILE = Skip("not known before the instrumented pass")
 
 # Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
@@ -90,10 +89,13 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class WholeNumbers:
-    """The values of a numeric setting: whole numbers from ``least`` to a million. Tests try ``such_as``."""
+    """The values of a numeric setting: whole numbers from ``least`` to a million. An iteration gives ``such_as``."""
 
     least: int
     such_as: tuple[int, ...]
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.such_as)
 
     def __contains__(self, value: Value) -> bool:
         return type(value) is int and self.least <= value <= 1_000_000
@@ -103,12 +105,13 @@ class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
-    the first line of the card and its ``numerics`` the first word of that section, unless it says others.
-    ``values``: all that the setting may be; a switch need not say it. Settings files are checked against them, tests
-    try each, and the table of recipes lists them. ``default``: PyTorch's own value; the first of ``values``, and False
-    for a switch, unless it says another.
-    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, unless it
-    says another.
+    the first line of the card and its ``numerics`` the first word of that section, unless it says others;
+    ``numerics_by`` has those of single values.
+    ``values``: all that the setting may be; the words in ``codes`` unless it says others, and a switch need not say it.
+    Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's
+    own value; the first of ``values``, and False for a switch, unless it says another.
+    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, ``MODEL``
+    where it has ``calls``, unless it says another.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
@@ -133,8 +136,9 @@ class Recipe:
     ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
     ``gains``: the same for single values, where they differ.
     ``saves``: the share of a phase's time that it usually saves, by phase: the gain once the phases have been timed.
-    ``here``: for single values why they may help on this workload, with figures of the facts such as
-    ``{workload.parameters:,}``.
+    ``costs``: for single values the duration of an expensive trial, relative to the usual one.
+    ``here``: for single values why they may help on this workload, with figures of the facts' workload and profile,
+    such as ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
     ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
     is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
@@ -150,9 +154,10 @@ class Recipe:
     plan_field: ClassVar[str] = ""
     compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
-    devices: ClassVar[frozenset[str]] = ANY_DEVICE
+    devices: ClassVar[frozenset[str]] = frozenset(DEVICES)
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics]
+    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}
     _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
@@ -170,6 +175,7 @@ class Recipe:
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
     saves: ClassVar[Mapping[Phase, float]] = {}
+    costs: ClassVar[Mapping[Value, float]] = {}
     here: ClassVar[Mapping[Value, str]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
@@ -190,10 +196,12 @@ class Recipe:
                 cls._numerics_in = {
                     mode: each for mode, loop in _LOOPS.items() for each in Numerics if f"{each} in {loop}" in said
                 }
-            if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
-                cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
+            if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles or cls.calls):
+                cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP if cls.plan_field else Stage.MODEL
             if not hasattr(cls, "default"):
-                cls.default = cls.values[0] if isinstance(cls.values, tuple) and cls.values else False
+                if not cls.values and any(isinstance(value, str) for value in cls.codes):
+                    cls.values = tuple(cls.codes)
+                cls.default = next(iter(cls.values), False)
             if isinstance(cls.default, bool) and not cls.values:
                 cls.values = (cls.default, not cls.default)
         if cls.compiles:
@@ -207,7 +215,7 @@ class Recipe:
         instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
         that pass skips with ``NEEDS_PROFILE`` and is asked again later. The present value may be among the values.
         """
-        return [value for value in self.examples if value != self.default]
+        return [value for value in self.values if value != self.default]
 
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
@@ -256,11 +264,6 @@ class Recipe:
             return value in self.values
         return any(type(value) is type(one) and value == one for one in self.values)
 
-    @property
-    def examples(self) -> tuple[Value, ...]:
-        """All values of the setting; of a numeric one, some."""
-        return self.values.such_as if isinstance(self.values, WholeNumbers) else self.values
-
     def is_usual(self, value: Value, mode: Mode) -> bool:
         """Whether ``value`` is one of the usual ones in this kind of loop."""
         return value in self.usual
@@ -305,10 +308,6 @@ class Recipe:
         """
         return self.stage in (Stage.OPTIMIZER, Stage.DATA)
 
-    def cost(self, value: Value) -> float:
-        """The duration of an expensive recipe's trial, relative to its usual value."""
-        return 1.0
-
     def implies(self, value: Value) -> Values:
         """Other settings that a value brings with it where they are not set themselves."""
         return {}
@@ -323,8 +322,8 @@ class Recipe:
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of one value: that which the card says for all, or as in "changed in training"."""
-        return self._numerics_in.get(mode, self.numerics)
+        """The numerics class of one value: its own, or the card's for all, or as in "changed in training"."""
+        return self.numerics_by.get(value) or self._numerics_in.get(mode, self.numerics)
 
     def rounding(self, value: Value) -> float:
         """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
@@ -337,7 +336,7 @@ class Recipe:
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""
         if value in self.here and not isinstance(proposed := self.candidates(facts), Skip) and value in proposed:
-            return self.here[value].format(workload=facts.workload)
+            return self.here[value].format(workload=facts.workload, profile=facts.profile)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile

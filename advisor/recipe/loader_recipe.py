@@ -65,12 +65,12 @@ class LoaderRecipe(Recipe):
         options = self.options(value)
         if not options or not workload.has_loader:
             return
-        names = {"loader": workload.data, "device": workload.plan.device}
-        names |= names_in(self.module) if self.module else {}
-        given = dict(options)
+        functions = names_in(self.module) if self.module else {}
+        names = {"loader": workload.data, "device": workload.plan.device, **functions}
+        given = {}
         try:
-            for name in (name for name, option in options.items() if isinstance(option, Expression)):
-                given[name] = eval(options[name], names)  # noqa: S307 - our own code
+            for name, option in options.items():
+                given[name] = eval(option, names) if isinstance(option, Expression) else option  # noqa: S307 - our own
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # of the data
             raise RefusedError(str(error) if isinstance(error, ValueError) else repr(error)) from error
         workload.data = names_in("loader", "step")["rebuild"](workload.data, **given)

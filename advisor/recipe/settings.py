@@ -112,9 +112,7 @@ class Settings(Mapping[str, Value]):
                 f"{source} holds no settings: its keys, such as {next(iter(data))!r}, are those of a config.",
                 f"Give the settings file (tuned.yaml), or a config with a section `{SECTION}:`.",
             )
-        if data is None:
-            data = {}
-        if not isinstance(data, Mapping):
+        if data is not None and not isinstance(data, Mapping):
             raise UsageError(
                 f"{source} holds a {type(data).__name__}, not a mapping of settings.",
                 "Write one `key: value` a line, for example `precision.autocast: bfloat16`.",

@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -126,38 +127,25 @@ def copy_into(static: Any, batch: Any) -> None:
         destination.copy_(moved, non_blocking=True)
 
 
-def signature_of(batch: Any) -> tuple[Any, ...]:
+def signature_of(part: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind of part
     """The structure, shapes, types and Python values of a batch, without the contents of its tensors.
 
-    Batches of equal signatures fit one captured graph.
+    Batches of equal signatures, which can be hashed, fit one captured graph.
     """
-    found: list[Any] = []
-    _add_signature(batch, found, 0)
-    return tuple(found)
-
-
-def _add_signature(part: Any, found: list[Any], depth: int) -> None:
     kind = type(part)
     if isinstance(part, torch.Tensor):
-        found += (part.shape, part.dtype, part.requires_grad, part.layout)
-    elif kind in _PLAIN:
-        found += (kind, part)
-    elif isinstance(part, list | tuple):
-        found.append(len(part))
-        for value in part:
-            _add_signature(value, found, depth)
-    elif isinstance(part, Mapping):
-        found += (kind, *part)
-        for value in part.values():
-            _add_signature(value, found, depth)
-    elif depth >= _DEEPEST:
-        found.append(kind)
-    elif attributes := attributes_with_tensors(part):
-        found += (kind, *attributes)
-        for value in attributes.values():
-            _add_signature(value, found, depth + 1)
-    else:
-        found.append(part if kind.__hash__ is not None else object())
+        return part.shape, part.dtype, part.requires_grad, part.layout
+    if kind in _PLAIN:
+        return kind, part
+    if isinstance(part, list | tuple):
+        return tuple([signature_of(value, depth) for value in part])
+    if isinstance(part, Mapping):
+        return kind, *part, *(signature_of(value, depth) for value in part.values())
+    if depth >= _DEEPEST:
+        return kind
+    if attributes := attributes_with_tensors(part):
+        return kind, *attributes, *(signature_of(value, depth + 1) for value in attributes.values())
+    return part if kind.__hash__ is not None else object()
 
 
 # --- a batch as a model's call ----------------------------------------------------------------------------------------
@@ -180,10 +168,9 @@ class ForwardInputs:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        try:
+        signature = inspect.signature(lambda *args, **kwargs: None)
+        with suppress(TypeError, ValueError):
             signature = inspect.signature(as_prepared(model).forward)
-        except (TypeError, ValueError):
-            signature = inspect.signature(lambda *args, **kwargs: None)
         given = list(signature.parameters.values())
         by_name = [one for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         by_place = [one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]

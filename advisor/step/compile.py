@@ -5,7 +5,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -25,21 +25,22 @@ class Models(nn.ModuleList):
     """The models that a step of the user's own works with, as one: each is called by itself."""
 
 
-def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """Compile a model where it is, and return it: it keeps its identity and the names in its state dict.
+def compile_model(model: nn.Module, plan: StepPlan) -> None:
+    """Compile a model as the plan says, where it is: it keeps its identity and the names in its state dict.
 
     With the scope ``regional`` the blocks that it repeats are compiled, and those that are alike share their code. With
-    ``with_loss`` nothing is done here: the step has model and loss compiled as one (:func:`compiled_call`).
+    ``with_loss`` only flags are set: the step has model and loss compiled as one (:func:`compiled_call`).
     """
+    if plan.compiles_with == "none":
+        return
+    collect_rarely_while_compiling()
     dynamo: Any = torch._dynamo.config
     dynamo.use_numpy_random_stream = True  # else compiled code takes NumPy's random numbers from PyTorch
     if plan.freezing:
         from torch._inductor import config
 
         config.freezing = True
-    if plan.compiles_loss:
-        return model
-    units = _units_of(model, plan)
+    units = [] if plan.compiles_loss else _units_of(model, plan)
     # Blocks of one class share a cache, and those of other shapes each need a place in it.
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
     for unit in units:
@@ -50,7 +51,6 @@ def compile_model(model: nn.Module, plan: StepPlan) -> nn.Module:
             unit.forward = compiled_call(unit.forward, plan, unit)
         else:
             compile_in_place(unit, **compiler_arguments(plan))
-    return model
 
 
 def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
@@ -72,8 +72,7 @@ def _units_of(model: nn.Module, plan: StepPlan) -> list[nn.Module]:
 def compile_in_place(module: nn.Module, **options: Any) -> None:
     """Compile what calling a module runs; ``options`` are those of torch.compile. A copy of it is not compiled.
 
-    A model that generates text runs uncompiled while it decodes: its cache grows with each token, and each size would
-    be compiled.
+    A model that generates text decodes uncompiled: its cache grows with each token, and each size would be compiled.
     """
     eager: Any = module._call_impl
 
@@ -152,10 +151,8 @@ def collect_rarely_while_compiling() -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside a wrapper for several GPUs; else the model itself."""
-    if isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        inner: nn.Module = model.module
-        return inner
-    return model
+    is_wrapper = isinstance(model, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel)
+    return cast("nn.Module", model.module) if is_wrapper else model
 
 
 def as_prepared(model: nn.Module) -> nn.Module:
@@ -178,8 +175,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def compiled_as(model: nn.Module) -> dict[str, Value] | None:
     """The settings that compile a whole model in the way its owner did.
 
-    Empty for a model that is not compiled; None where no setting can say how it was: another backend, other options,
-    ``dynamic``.
+    Empty for a model that is not compiled; None where no setting says how it was: another backend, options, dynamic.
     """
     made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
     if made is None:

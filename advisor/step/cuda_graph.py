@@ -96,12 +96,8 @@ def forget_accumulators(modules: Iterable[torch.nn.Module], parameters: Iterable
         return
     for parameter in {*parameters, *(one for layer in layers for one in layer.parameters(recurse=False))}:
         data = parameter.data
-        if (
-            parameter.is_leaf
-            and parameter.requires_grad
-            and type(data) is torch.Tensor
-            and data.layout is torch.strided
-        ):
+        is_plain = type(data) is torch.Tensor and data.layout is torch.strided
+        if is_plain and parameter.is_leaf and parameter.requires_grad:
             other = torch.float32 if data.dtype is torch.float16 else torch.float16
             parameter.data = torch.empty(0, dtype=other, device=data.device)
             parameter.data = data

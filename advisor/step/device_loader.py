@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from advisor.inlined.on_device import NormalizeStep
 from advisor.recipe.plan import StepPlan
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.spread import uses_accelerate
@@ -76,7 +77,7 @@ class OnDevice:
     """Transforms that run on the images of a batch: its first tensor of four dimensions or more."""
 
     def __init__(self, transforms: list[Any]) -> None:
-        self.transforms = [Normalize(one.mean, one.std) if hasattr(one, "mean") else one for one in transforms]
+        self.transforms = [NormalizeStep(one) if hasattr(one, "mean") else one for one in transforms]
 
     def __call__(self, batch: Any) -> Any:
         """The batch with its images transformed; it is not changed itself."""
@@ -87,18 +88,6 @@ class OnDevice:
         for transform in self.transforms:
             transformed = transform(transformed)
         return map_tensors(lambda one: transformed if one is images else one, batch)
-
-
-class Normalize:
-    """Normalisation by channel whose numbers stay on the device; torchvision's copies them there for every batch."""
-
-    def __init__(self, mean: Any, std: Any) -> None:
-        self.numbers = torch.tensor([list(map(float, mean)), list(map(float, std))])[..., None, None]
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (..., channels, height, width) less the mean, by the standard deviation."""
-        self.numbers = self.numbers.to(images)
-        return images.sub(self.numbers[0]).div_(self.numbers[1])
 
 
 def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:

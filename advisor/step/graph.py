@@ -19,6 +19,7 @@ from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 
 S = TypeVar("S", bound=Step)
+Refuse = Callable[[str, Exception | None], None] | None
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
 # DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
@@ -77,12 +78,7 @@ class GraphedStep:
     ``state_dict`` and ``load_state_dict``.
     """
 
-    def __init__(
-        self,
-        step: Any,
-        graph: Callable[[torch.device], Any] = CudaGraph,
-        refuse: Callable[[str, Exception | None], None] | None = None,
-    ) -> None:
+    def __init__(self, step: Any, graph: Callable[[torch.device], Any] = CudaGraph, refuse: Refuse = None) -> None:
         step.around_forward = as_if_captured
         self.step = step
         self.reason = ""  # why the last graph was forgotten, or why there will be none
@@ -211,8 +207,7 @@ class GraphedStep:
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
         """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
 
-        ``gradients`` are those of all parameters before. Raises ValueError where a number near the step changes in
-        every step.
+        ``gradients`` are those of all parameters before. Raises ValueError where a number near changes in every step.
         """
         numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device
@@ -385,7 +380,7 @@ def refuse_graph(reason: str, error: Exception | None) -> None:
     raise CaptureError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
 
 
-def captured(step: S, refuse: Callable[[str, Exception | None], None] | None = None) -> S | GraphedStep:
+def captured(step: S, refuse: Refuse = None) -> S | GraphedStep:
     """The step as its plan says: captured in a CUDA graph, or as it is. Raises UsageError without a GPU."""
     if not step.plan.cuda_graph:
         return step

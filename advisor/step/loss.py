@@ -191,8 +191,7 @@ def number_in(value: Any) -> torch.Tensor | None:
     """The loss in the result of a loss function; None if there is none, or if several could be it.
 
     It is the result itself if that is one number; ``loss`` of a mapping or an object (Hugging Face); in a tuple the
-    first element if that is a number, as in ``(loss, metrics)``, else the only number. A list of several numbers with
-    gradients is ambiguous.
+    first element if that is a number, else the only number. Several numbers with gradients in a list are ambiguous.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")

@@ -91,12 +91,10 @@ class ShareOfBatches:
 
     A batch that the ranks cannot divide equally is filled up with its own first samples, so that all parts have the
     same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler with PyTorch's
-    generator uses that seed and draws the order of a loop without ranks. Any other sampler must draw the same in all
-    ranks.
+    generator uses that seed and draws the order of a loop without ranks. Others must draw the same in all ranks.
 
     With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
-    and their batches come in random order. Neighbours go to different ranks, so that no rank waits for another's long
-    samples.
+    and their batches come in random order. Neighbours go to different ranks, so none waits for another's long samples.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:

@@ -15,7 +15,7 @@ from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.compile import collect_rarely_while_compiling, compile_model, compiled_call
+from advisor.step.compile import compiled_call
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
@@ -260,8 +260,7 @@ class OwnStep(InferStep):
 
     The batch is moved to the device in the plan's layout and type. Autocast, the device of new tensors and the grad
     mode are contexts around the whole step. Autocast does not cache casts of weights, since the step may change them
-    between two calls of the model. ``optimizers`` are those that the step is known to use; ``result`` converts
-    the result.
+    between two calls of the model. ``optimizers`` are those that it is known to use; ``result`` converts its result.
     """
 
     caches_casts = False
@@ -303,16 +302,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
     """A function that brings a batch into the place, layout and type that the plan says."""
-    how: dict[str, Any] = {"non_blocking": plan.non_blocking, "memory_format": plan.memory_format}
-    return mover(torch.device(plan.device), dtype=plan.input_dtype, **how)
-
-
-def finish_components(components: Components) -> None:
-    """Compile the model as the plan says, once all else was done to it."""
-    plan = components.plan
-    if plan.compiles_with != "none":
-        collect_rarely_while_compiling()
-        components.model = compile_model(components.model, plan)
+    device, memory_format = torch.device(plan.device), plan.memory_format
+    return mover(device, non_blocking=plan.non_blocking, memory_format=memory_format, dtype=plan.input_dtype)
 
 
 def make_step(components: Components, loss: Loss, *, form: LossForm | None = None) -> TrainStep | InferStep:

@@ -24,20 +24,18 @@ from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.step import spread
-from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compiled_as, unwrapped
+from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, compile_model, compiled_as, unwrapped
 from advisor.step.device_loader import loop_loader
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in
-from advisor.step.step import InferStep, OwnStep, TrainStep, finish_components
+from advisor.step.step import InferStep, OwnStep, TrainStep
+
+Refused = Callable[[Recipe, Value, RefusedError], None] | None  # told of a setting that is left out, and the reason
 
 
 def apply_settings(
-    catalog: Catalog,
-    components: Components,
-    settings: Mapping[str, Value],
-    *,
-    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+    catalog: Catalog, components: Components, settings: Mapping[str, Value], *, refused: Refused = None
 ) -> None:
     """Change ``components`` (and the process's global flags) as the settings say.
 
@@ -49,12 +47,10 @@ def apply_settings(
         raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
     for recipe, value in catalog.in_order(settings):
         apply_recipe(recipe, components, value, refused)
-    finish_components(components)
+    compile_model(components.model, components.plan)
 
 
-def apply_recipe(
-    recipe: Recipe, components: Components, value: Value, refused: Callable[[Recipe, Value, RefusedError], None] | None
-) -> None:
+def apply_recipe(recipe: Recipe, components: Components, value: Value, refused: Refused) -> None:
     """Apply one setting. With several optimizers, a setting about them is applied to each."""
     several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
     each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
@@ -180,8 +176,7 @@ class Tuning:
         names of its parameters show the form; if they do not, it is called with output and target unless ``loss_form``
         is ``"model_batch"``. ``clip_grad`` is the norm to clip the model's gradients to before the update. Pass the
         objects that ``prepare`` returned. The model is put into training mode now, once. Afterwards the mode is the
-        loop's: to validate in between, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which
-        restores the mode.
+        loop's: to validate, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which restores it.
 
         The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` and
         ``load_state_dict()`` hold the rest of a checkpoint, besides the model and the optimizer: the scaler's state,

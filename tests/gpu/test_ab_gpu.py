@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from advisor.proof.commands import Command, compare
+from advisor.proof.commands import compare
 from advisor.records import Verdict
 
 pytestmark = pytest.mark.gpu
@@ -48,6 +48,6 @@ def test_replayed_steps_count_beside_the_eager_ones(tmp_path, monkeypatch):
         (tmp_path / name).write_text(LOOP + form + EPOCHS)
     monkeypatch.chdir(tmp_path)
     plain, captured = (f"{sys.executable} {name}" for name in ("plain.py", "captured.py"))
-    found = compare(Command("A", plain), Command("B", captured), 90.0, tmp_path / "runs", lambda text: None)
+    found = compare(plain, captured, 90.0, tmp_path / "runs", lambda text: None)
     assert found.comparison.verdict is Verdict.FASTER
     assert found.comparison.ci_low > 3

@@ -15,8 +15,9 @@ from advisor.recipe import Components, torch_is_older
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
+from advisor.step.compile import compile_model
 from advisor.step.graph import captured
-from advisor.step.step import finish_components, make_step
+from advisor.step.step import make_step
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()
@@ -87,7 +88,7 @@ def graphed_losses(model, x, rate):
     """Losses of eight steps in the product's own loop: three eager ones, then replays of the captured step."""
     plan = StepPlan(mode=Mode.TRAIN, device=str(CUDA), cuda_graph=True)
     components = Components(model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9), x, plan)
-    finish_components(components)
+    compile_model(components.model, components.plan)
     step = captured(make_step(components, lambda model, batch: model(batch).square().mean()))
     torch.manual_seed(3)
     return [step(x).item() for _ in range(8)]

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from advisor.inlined.masks import without_empty_masks
 from advisor.python.step import WrittenFor
-from advisor.recipe import ANY_DEVICE
+from advisor.recipe import Recipe
 from advisor.records import BatchForm, TargetSpec
 from advisor.step.tuning import Tuning
 from advisor.trial.inspection import inspect_loop
@@ -58,7 +58,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_batch_is_looked_at(monkeypatch, way, workers):
-    monkeypatch.setattr(type(CATALOG["attention_mask"]), "devices", ANY_DEVICE)
+    monkeypatch.setattr(type(CATALOG["attention_mask"]), "devices", Recipe.devices)
     found = list(WAYS[way](loader_of(ONES, ONES, PADDED, ONES, num_workers=workers)))
     assert ["attention_mask" in batch for batch in found] == [False, False, True, False]
     assert torch.equal(found[2]["attention_mask"], PADDED)

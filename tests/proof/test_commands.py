@@ -9,7 +9,7 @@ import pytest
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
 from advisor.proof import commands
-from advisor.proof.commands import Command, CommandRun, Compared, Side, as_json, as_text, compare, run
+from advisor.proof.commands import CommandRun, Compared, Side, as_json, as_text, compare, run
 from advisor.records import Block, Comparison, Verdict
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ def _few_short_runs(monkeypatch):
 
 
 LOOP = """\
-import os, sys, time, torch
+import os, time, torch
 torch.manual_seed({seed})
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 1)
@@ -86,22 +86,20 @@ def test_a_command_without_a_training_loop_is_said_with_the_end_of_its_output(tm
     monkeypatch.chdir(tmp_path)
     program(tmp_path, "few.py", steps=3)
     with pytest.raises(TargetError, match=said) as raised:
-        run(Command("A", command), tmp_path / "run", within_s=2.0 if "sleep" in command else 60.0)
+        run("A", command, tmp_path / "run", within_s=2.0 if "sleep" in command else 60.0)
     assert raised.value.hint
     assert "42" in raised.value.details or "print" not in command
 
 
 def test_an_optimizer_for_each_parameter_makes_one_step_and_nothing_is_left_of_a_command(tmp_path, monkeypatch):
-    """Also behind a library that asks for PyTorch before the program imports it."""
     monkeypatch.chdir(tmp_path)
-    asks = "import importlib.util\nimportlib.util.find_spec('torch')\n"
     loop = LOOP.format(sleep_s=0.02, steps=10**6, seed=0).replace(
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
         "every = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(12)]\noptimizer = every[0]",
     )
-    (tmp_path / "train.py").write_text(f"{asks}{loop}    for one in every[1:]:\n        one.step()\n")
-    command = Command("A", f"sleep 98.76 & {sys.executable} train.py")
-    assert run(command, tmp_path / "run", within_s=60.0).step_ms > 20
+    (tmp_path / "train.py").write_text(f"{loop}    for one in every[1:]:\n        one.step()\n")
+    command = f"sleep 98.76 & {sys.executable} train.py"
+    assert run("A", command, tmp_path / "run", within_s=60.0).step_ms > 20
     lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if "sleep 98.76" in line]
     said = (tmp_path / "run" / "output.log").read_text().split()[-1]
@@ -109,13 +107,13 @@ def test_an_optimizer_for_each_parameter_makes_one_step_and_nothing_is_left_of_a
 
 
 def test_pairs_that_are_whole_count_where_a_later_run_fails(tmp_path, monkeypatch):
-    def made_up(command, folder, *, within_s):
+    def made_up(side, command, folder, *, within_s):
         if folder.name == "B2":
             raise TargetError("it failed.", "Mend it.")
         return CommandRun((Block(1, 1, 0.1),), 1.0, 0, ())
 
     monkeypatch.setattr(commands, "run", made_up)
-    found = compare(Command("A", "a"), Command("B", "b"), 200.0, tmp_path, lambda text: None)
+    found = compare("a", "b", 200.0, tmp_path, lambda text: None)
     assert len(found.a.runs) == len(found.b.runs) == 1
 
 

@@ -7,8 +7,8 @@ import pytest
 from advisor.proof.convergence import Convergence, Learning, band, windows
 
 
-def falling(end, *, start=2.0, steps=100, noise=0.0):
-    return tuple(start + (end - start) * step / steps + noise * (-1) ** step for step in range(steps))
+def falling(end):
+    return tuple(2.0 + (end - 2.0) * step / 100 for step in range(100))
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_private_files_and_abstract_classes_are_no_recipes(tmp_path):
 @pytest.mark.parametrize("recipe", load_catalog(), ids=lambda recipe: recipe.id)
 def test_a_built_in_recipe_has_all_parts(recipe):
     assert sys.modules[type(recipe).__module__].__name__.endswith(f".{recipe.id}")
-    assert recipe.default in recipe.examples
-    for attribute in ("examples", "usual", "gains"):
+    assert recipe.default in [*recipe.values]
+    for attribute in ("values", "usual", "gains"):
         assert all(map(recipe.accepts, getattr(recipe, attribute)))
     assert section_of(card(recipe), "Numerics").startswith(tuple(Numerics))
 

@@ -29,7 +29,7 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: rec
 
 
 def each_value():
-    pairs = [(recipe, value) for recipe in RECIPES for value in recipe.examples]
+    pairs = [(recipe, value) for recipe in RECIPES for value in recipe.values]
     return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
 
 
@@ -81,7 +81,7 @@ def test_candidates_are_values_or_a_reason(recipe):
 @every_recipe
 def test_what_is_on_already_is_measured_off(recipe):
     for name, facts in facts_for(recipe).items():
-        for value in recipe.examples:
+        for value in recipe.values:
             present = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
             candidates = CATALOG.propose(present, only=[recipe.id]).candidates
             off = [candidate for candidate in candidates if candidate.already_on]
@@ -91,7 +91,7 @@ def test_what_is_on_already_is_measured_off(recipe):
 
 @every_recipe
 def test_code_compiles_and_does_not_import_the_advisor(recipe):
-    for value in recipe.examples:
+    for value in recipe.values:
         text = recipe.code(value)
         compile(text, recipe.id, "exec")
         assert "advisor" not in text, value

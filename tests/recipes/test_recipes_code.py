@@ -67,7 +67,7 @@ def is_compared(recipe):
 
 def cases():
     for recipe in filter(is_compared, CATALOG):
-        yield from (pytest.param(recipe, value, id=f"{recipe.id}={value}") for value in recipe.examples)
+        yield from (pytest.param(recipe, value, id=f"{recipe.id}={value}") for value in recipe.values)
 
 
 @pytest.mark.parametrize(("recipe", "value"), cases())
@@ -86,7 +86,7 @@ def test_values_that_are_compared_differ():
     unseen = []
     for recipe in filter(is_compared, CATALOG):
         states = []
-        for value in recipe.examples:
+        for value in recipe.values:
             with state_put_back():
                 workload = workload_for(recipe)
                 if not refusal(recipe, value, workload):
@@ -127,7 +127,7 @@ def test_autocasts_code_trains_as_the_step(value):
 
 def test_the_loss_is_read_or_summed():
     names = {"loss": torch.tensor(2.0), "loss_sum": torch.tensor(1.0)}
-    for value in CATALOG["loss_sync"].examples:
+    for value in CATALOG["loss_sync"].values:
         exec(CATALOG["loss_sync"].code(value), names)
     assert (names["loss_value"], names["loss_sum"]) == (2.0, torch.tensor(3.0))
 
@@ -148,7 +148,7 @@ def test_validation_records_as_the_value_says(value, records):
 @pytest.mark.parametrize("recipe_id", ["host_allocator"])
 def test_the_variables_in_the_code_are_those_of_the_trial(recipe_id):
     recipe = CATALOG[recipe_id]
-    for value in CATALOG[recipe_id].examples:
+    for value in CATALOG[recipe_id].values:
         shown = recipe.code(value)
         exec(shown, {})
         words = shown.split()
@@ -170,7 +170,7 @@ def test_the_code_of_no_change_changes_nothing(recipe_id):
 
 @pytest.mark.parametrize("recipe", [one for one in CATALOG if one.plan_field], ids=lambda recipe: recipe.id)
 def test_the_plan_says_how_the_step_runs(recipe):
-    for value in recipe.examples:
+    for value in recipe.values:
         workload = components(mode_for(recipe))
         if not refusal(recipe, value, workload):
             wanted = "none" if value == "contiguous" else value

@@ -50,9 +50,7 @@ def test_what_is_left_for_the_device_is_done_there_and_in_the_probe():
 
 
 def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
-    model = nn.Linear(1, 1)
-    tuning = Tuning({"data.device_prefetch": True})
-    _, same = tuning.prepare(model, LOADERS["map-style"]())
+    _, same = Tuning({"data.device_prefetch": True}).prepare(nn.Linear(1, 1), LOADERS["map-style"]())
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
 
 

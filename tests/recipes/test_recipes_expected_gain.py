@@ -33,7 +33,7 @@ def gain(recipe_id, value, facts):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
 def test_a_figure_is_a_believable_factor(recipe):
     for name, facts in all_facts():
-        for value in recipe.examples:
+        for value in recipe.values:
             figure = recipe.expected_gain(facts, value)
             assert 0.2 < figure <= 10.0, (name, value)
 

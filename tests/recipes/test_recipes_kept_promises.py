@@ -128,12 +128,12 @@ def cases(device="cpu"):
         if recipe.expensive:
             if device == "cpu" and recipe.id in COMPILED_ELSEWHERE:
                 continue
-            value = next(value for value in recipe.examples if value != recipe.default)  # it takes seconds: one will do
+            value = next(value for value in recipe.values if value != recipe.default)  # it takes seconds: one will do
             mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
             yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=COMPILES)
             continue
         together = device == "cpu" and recipe.id not in OF_WORKERS  # the defaults, in a test of their own
-        values = [value for value in recipe.examples if not together or value != recipe.default]
+        values = [value for value in recipe.values if not together or value != recipe.default]
         for value in values:
             for mode in [Mode.TRAIN] if recipe.id in OF_WORKERS else sorted(recipe.modes):
                 if (recipe.id, value) not in impossible:

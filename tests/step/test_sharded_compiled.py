@@ -38,8 +38,10 @@ def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
     torch.manual_seed(0)
     model = nn.Sequential(*[Block() for _ in range(3)], nn.Linear(8, 2))
     reference, inputs = copy.deepcopy(model), torch.randn(4, 8)
-    plan = StepPlan(mode=Mode.TRAIN, device="cpu", strategy="fully_shard", shard_unit=unit, compile_scope=scope)
-    spread_model(compile_model(model, plan), None, plan)
+    how = {"compile_mode": "default", "compile_scope": scope, "strategy": "fully_shard", "shard_unit": unit}
+    plan = StepPlan(Mode.TRAIN, "cpu", **how)
+    compile_model(model, plan)
+    spread_model(model, None, plan)
     assert inspect.signature(model.forward) == inspect.signature(reference.forward)
     for one in (model, reference):
         one(inputs).square().sum().backward()

@@ -9,7 +9,8 @@ from torch import nn
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.step import InferStep, TrainStep, finish_components, make_step
+from advisor.step.compile import compile_model
+from advisor.step.step import InferStep, TrainStep, make_step
 
 
 def net():
@@ -199,7 +200,7 @@ def test_a_bare_container_is_really_compiled(tmp_path, monkeypatch):
     expected = model(batch)
     plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
     components = Components(model, None, batch, plan)
-    finish_components(components)
+    compile_model(components.model, components.plan)
     torch.testing.assert_close(make_step(components, None)(batch), expected)
     counters = torch._dynamo.utils.counters
     assert (counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"]) == (1, 1)

@@ -29,9 +29,9 @@ def run(arguments: Sequence[str]) -> int:
         )
     from advisor.export.json_report import strict_json
     from advisor.files.folders import scratch_folder
-    from advisor.proof.commands import Command, as_json, as_text, compare
+    from advisor.proof.commands import as_json, as_text, compare
 
-    a, b = (Command(side, text) for side, text in zip("AB", options.commands, strict=True))
+    a, b = options.commands
     folder = Path(tempfile.mkdtemp(prefix="ab-", dir=scratch_folder()))
     found = compare(a, b, options.budget_s, folder, say)
     print(strict_json(as_json(found, options.min_speedup), indent=2) if options.json else as_text(found))
