@@ -22,7 +22,7 @@ from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.key_footer import KeyFooter
 
 INTERVAL_S = 0.5
-NAME = histories.BATCH.candidate.name
+NAME = histories.RUNNING
 
 
 def footer_keys(app) -> list[str]:

@@ -13,9 +13,6 @@ from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.screens import QuitScreen
 
-RUNNING = histories.BATCH.candidate.name
-
-
 # --- while a session runs -------------------------------------------------------------------------------------
 
 
@@ -23,7 +20,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
-        assert f"Skipped: {RUNNING}." in screen_text(app)
+        assert f"Skipped: {histories.RUNNING}." in screen_text(app)
 
         await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
@@ -47,7 +44,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
-        await tell(pilot, events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
+        await tell(pilot, events.TrialEnded(histories.RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         assert screen_text(app).splitlines()[-1] == before
         await press(pilot, "x")
         assert ("skip",) not in control.calls
@@ -84,7 +81,7 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
-        assert f"{RUNNING} is not finished." in screen_text(app)
+        assert f"{histories.RUNNING} is not finished." in screen_text(app)
         await press(pilot, "enter", "escape")
         assert app.is_running
         assert control.calls == [("run",)], "no other key does anything"
