@@ -1,7 +1,5 @@
 """Facts for tests: machines and workloads as an inspection would describe them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

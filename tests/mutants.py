@@ -8,8 +8,6 @@ The checkout is copied into a temporary folder. A mutant has one operator, const
 its part run until the first failure. The same seed makes the same mutants of the same code.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools

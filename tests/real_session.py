@@ -1,7 +1,5 @@
 """A session with real trial processes, for tests: a target on disk, and all that the session posts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The parts of the recorded sessions in ``sample_session.py``: machines, facts, profiles, trials."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

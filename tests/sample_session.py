@@ -3,8 +3,6 @@
 The figures are made up within what such machines measure. For tests of whatever reads a session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Trials whose numerics tests look at: real processes, judged as a session judges them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

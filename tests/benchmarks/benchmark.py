@@ -5,8 +5,6 @@ python tests/benchmarks/benchmark.py --results results --lanes 4 --budget 120 --
 python tests/benchmarks/benchmark.py --table results/*.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

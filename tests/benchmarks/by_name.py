@@ -7,8 +7,6 @@ Rows collect in by_name.json, one for each model, mode and GPU; models that were
 first command can be repeated until all are. Both write docs/results.md anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import itertools

@@ -3,8 +3,6 @@
 A lane has one GPU and its share of the cores, and takes one piece of work after the other from a common queue.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -3,8 +3,6 @@
 python tests/benchmarks/measure.py times a variant for the benchmark; see ``main``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Commands run one at a time on a lane, each in an interpreter of its own: settings change a process's global state."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A session of perf-advisor's, run as a user runs it: what it found, and when, by its report and its journal."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

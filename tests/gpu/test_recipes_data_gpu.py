@@ -1,7 +1,5 @@
 """Recipes of the input pipeline and the batch on a GPU: the same numbers, copied while the step before computes."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Accepting and rejecting in the app: what is asked of the session, and what is shown at once."""
 
-from __future__ import annotations
-
 import tui_histories as histories
 from tui_pilot import choose, driven, press, screen_text, settle, until
 

@@ -1,7 +1,5 @@
 """How often the app draws: once for many events, at once for a key, and the footer only when its keys change."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """View 1: the headline, the ranked list, the card, and the decisions that are taken there."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

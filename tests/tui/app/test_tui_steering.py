@@ -1,7 +1,5 @@
 """The session obeys: skip, pause, more time, what was skipped, an early end; and what is asked before leaving."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sys

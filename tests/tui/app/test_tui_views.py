@@ -1,7 +1,5 @@
 """What the views say of a measurement: clocks, roof, operators, habits, readings, energy, findings, sweep, exports."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import tui_histories as histories

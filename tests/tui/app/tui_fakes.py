@@ -1,7 +1,5 @@
 """A session that replays events, and the app over it: all else is real."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 

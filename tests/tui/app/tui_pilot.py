@@ -1,7 +1,5 @@
 """Driving the app in tests: a history is played, keys are pressed, and the screen is read as text."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
