@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import HERE, ROOT
-from lanes import Lane, run_lanes
-from processes import FailedError, run_command
+from lanes import FailedError, Lane, run_command, run_lanes
 from session import PATIENCE_S
 from tables import one_line, table
 

@@ -20,9 +20,8 @@ import torch
 import variants
 from catalogue import WORKLOADS, Options, Workload
 from expert import Choices
-from lanes import Lane
+from lanes import FailedError, Lane, TooSlowError, in_one_line, run_command
 from plain import time_loop
-from processes import FailedError, TooSlowError, in_one_line, run_command
 from session import run_session
 from tables import ADVISOR, BASELINE
 

@@ -24,9 +24,6 @@ def numbers(count=23, width=4):
     return TensorDataset(torch.arange(float(count * width)).view(count, width), torch.arange(count))
 
 
-# --- batches copied ahead -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_batch_arrives_whole_and_in_order(pin, workers):
@@ -80,8 +77,6 @@ def test_the_next_batch_is_copied_while_the_step_computes():
     assert not ends[1].query()  # while the second step is under way
     torch.cuda.synchronize()
 
-
-# --- a whole trial --------------------------------------------------------------------------------------------
 
 TARGET = """
 import torch

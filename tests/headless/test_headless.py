@@ -43,9 +43,6 @@ def section_of(summary, title):
     return " ".join(summary.split(f"\n{title}\n")[1].partition("\n\n")[0].split())
 
 
-# --- progress -------------------------------------------------------------------------------------------------
-
-
 def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
     lines = progress_of(sample_history())
     assert "[ 18 %, 1 min 36 s left] autocast=bfloat16  1.12x (1.11–1.13) faster" in lines
@@ -93,9 +90,6 @@ def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
     lines = progress_of([told, told, changed])
     assert len(lines) == 2
     assert lines[1].endswith("unclear")
-
-
-# --- the summary ----------------------------------------------------------------------------------------------
 
 
 def test_the_summary_ranks_and_explains():

@@ -79,22 +79,13 @@ def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
 def run_session(replay: Replay, *, budget_s: float, **options: Any) -> Replayed:
     """Run a session of so many simulated seconds; ``options`` are the request's."""
     told: list[Told] = []
-    session, journal = open_session(replay, lambda event: told.append(Told(replay.clock(), event)), budget_s, **options)
-    started_s = replay.clock()
-    try:
-        session.run()
-    finally:
-        journal.close()
-    return Replayed(replay, tuple(told), replay.clock() - started_s)
-
-
-def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> tuple[Session, Journal]:
-    """A session on the replay, not yet run, and its journal."""
-    landscape = replay.landscape
-    target = TargetSpec(landscape.target, str(ROOT), batch_size=landscape.batch_size)
+    target = TargetSpec(replay.landscape.target, str(ROOT), batch_size=replay.landscape.batch_size)
     request = Request(target, budget_s=budget_s, **options)
-    journal = Journal.create(request)
-    return Session(request, replay, emit, journal, clock=replay.clock), journal
+    started_s = replay.clock()
+    with contextlib.closing(Journal.create(request)) as journal:
+        emit = lambda event: told.append(Told(replay.clock(), event))  # noqa: E731 - the two are one thing
+        Session(request, replay, emit, journal, clock=replay.clock).run()
+    return Replayed(replay, tuple(told), replay.clock() - started_s)
 
 
 def best_known(replay: Replay) -> tuple[Settings, float]:

@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CPU = torch.device("cpu")
 
-# --- the loop -------------------------------------------------------------------------------------------------
-
 
 def test_a_step_on_one_batch_is_timed():
     timed = plain.time_loop(lambda batch: time.sleep(0.01) or batch[0], (torch.zeros(1),), timed_s=0.1)
@@ -47,9 +45,6 @@ def test_a_long_epoch_is_a_block_and_two_are_enough(monkeypatch):
 def test_a_result_that_is_not_finite_has_no_time(result):
     with pytest.raises(FloatingPointError):
         plain.time_loop(lambda batch: result, (torch.zeros(1),), timed_s=0.0)
-
-
-# --- the workloads and their variants -------------------------------------------------------------------------
 
 
 def first_result(write):

@@ -4,14 +4,14 @@ import os
 
 import torch
 import torch.distributed as dist
-from several import gpt
+from gpt2 import build
 from torch.distributed.fsdp import fully_shard
 
 LOCAL_RANK = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(LOCAL_RANK)
 dist.init_process_group("nccl", device_id=torch.device("cuda", LOCAL_RANK))
 torch.manual_seed(0)
-model, batch, loss_of, _ = gpt()
+model, batch, loss_of, _ = build()
 model.cuda()
 for block in model.blocks:
     fully_shard(block)

@@ -4,7 +4,7 @@ import pytest
 import sample_session
 import tui_histories as histories
 from msgspec import structs
-from sample_parts import failed_trial, trial_of
+from sample_session import failed_trial, trial_of
 from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widgets import Input, OptionList

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from sample_session import cpu_history, detailed_history, sample_history
 from textual.widgets import Digits, Static
 from tui_fakes import make_app
 from tui_pilot import LARGE, SIZES, choose, driven, notice, pane_text, press, screen_text, setting_cell, settle, tell
@@ -17,16 +16,6 @@ from advisor.records import Outcome, TrialResult
 from advisor.tui.widgets.table import Table
 
 WIDE = (200, 50)
-HISTORIES = {
-    "running": histories.to_trials(),
-    "finished": histories.whole(),
-    "contributions": histories.contributed(),
-    "decided": histories.decided(),
-    "memory": histories.by_memory(),
-    "cpu": cpu_history(),
-    "sample": sample_history(),
-    "detailed": detailed_history(),
-}
 UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -53,9 +42,9 @@ def quotient(steps: str) -> float:
 # --- one model ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("name", histories.SESSIONS)
 async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell_is_empty(name) -> None:
-    async with driven(HISTORIES[name], size=WIDE) as (pilot, app, _control):
+    async with driven(histories.SESSIONS[name], size=WIDE) as (pilot, app, _control):
         for row in app.context.ranking.rows:
             app.view.unfolded |= {row.key}
         await settle(pilot)

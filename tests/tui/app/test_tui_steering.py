@@ -11,8 +11,6 @@ from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.screens import QuitScreen
 
-# --- while a session runs -------------------------------------------------------------------------------------
-
 
 async def test_a_running_session_is_steered_by_keys() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
@@ -72,9 +70,6 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
 
 
-# --- leaving --------------------------------------------------------------------------------------------------
-
-
 async def test_leaving_while_something_is_measured_is_asked_about() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
@@ -101,9 +96,6 @@ async def test_leaving_from_another_screen_is_asked_about_too() -> None:
         assert ("cancel",) not in control.calls
         await press(pilot, "escape")
         assert app.is_running
-
-
-# --- keys and a small screen ----------------------------------------------------------------------------------
 
 
 async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:

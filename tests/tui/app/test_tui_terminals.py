@@ -16,8 +16,6 @@ from advisor.records import Outcome
 from advisor.tui.views.result_table import TICKS
 from advisor.tui.widgets.log_tail import LogTail
 
-# --- colours ------------------------------------------------------------------------------------------------------
-
 
 async def test_without_colour_every_state_is_in_words_or_signs(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -52,9 +50,6 @@ async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatc
 
 def test_ticks_differ_in_their_signs() -> None:
     assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
-
-
-# --- logs ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timed

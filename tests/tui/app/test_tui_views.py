@@ -17,9 +17,6 @@ def with_profile(told: list[events.Event], profile: Profile) -> list[events.Even
     return [*told, events.FactsFound(replace(facts, profile=profile))]
 
 
-# --- profile --------------------------------------------------------------------------------------------------
-
-
 async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "2")

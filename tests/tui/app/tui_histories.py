@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from facts import GIB, GPU_UUID
-from sample_parts import (
+from sample_session import (
     H200_NOISE,
     SAMPLE_FINDINGS,
     baseline_of,
+    cpu_history,
     cpu_machine,
     detailed_baseline,
+    detailed_history,
     detailed_profile,
     failed_trial,
     h200_machine,
@@ -19,6 +21,7 @@ from sample_parts import (
     resnet_stack,
     resnet_trials,
     result_of,
+    sample_history,
     trial_of,
 )
 
@@ -92,16 +95,9 @@ WORKERS = on_gpu(
     ),
     skipped_steps=2,
 )
-GRAPH = failed_trial(
-    "step_graph",
-    "step.cuda_graph",
-    True,
-    TrialResult(
-        Outcome.FAILED,
-        "SGD cannot be captured: [capturable] is not offered by this optimizer",
-        "AdamW and Adam take capturable=True.",
-    ),
-)
+REFUSED = "SGD cannot be captured: [capturable] is not offered by this optimizer"
+REFUSED = TrialResult(Outcome.FAILED, REFUSED, "AdamW and Adam take capturable=True.")
+GRAPH = failed_trial("step_graph", "step.cuda_graph", True, REFUSED)
 BATCH = trial_of(
     "batch_size", "data.batch_size", 256, BASELINE, 90.49, (1.163, 1.151, 1.175), CHANGED, samples=256, reserved=34.6
 )
@@ -279,3 +275,16 @@ def judged_nothing() -> list[Event]:
         events.StageStarted("done"),
         events.SessionFinished(False, 12.0),
     ]
+
+
+# Sessions of all kinds, by a name: running and finished, by speed and by memory, on a GPU and without one.
+SESSIONS = {
+    "running": to_trials(),
+    "finished": whole(),
+    "contributions": contributed(),
+    "decided": decided(),
+    "memory": by_memory(),
+    "cpu": cpu_history(),
+    "sample": sample_history(),
+    "detailed": detailed_history(),
+}
