@@ -1,7 +1,10 @@
-"""Makes the tests of the app faster: style sheets are parsed once, and nothing waits where nothing happens."""
+"""Makes the tests of the app faster: style sheets are parsed once, frames that nobody sees are not drawn, and nothing
+waits where nothing happens.
+"""
 
 import pytest
 import tui_pilot
+from textual._compositor import Compositor
 from textual.css.stylesheet import Stylesheet
 
 
@@ -18,6 +21,14 @@ def sheets_parsed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def frames_not_drawn():
+    """Draw no frame for a terminal, of which there is none: ``settle`` draws the screen once the app is at rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compositor, "render_update", lambda self, **how: self._dirty_regions.clear())
         yield
 
 

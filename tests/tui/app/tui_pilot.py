@@ -80,6 +80,8 @@ async def settle(pilot: Pilot[Any]) -> None:
         # Between the two looks, what is due next goes off: the next frame, a rework, a handler that has just begun.
         await pilot.pause(NEXT_TIMERS_S if quiet else 0)
         quiet = 0 if _has_work(app) else quiet + 1
+        if quiet:
+            app.screen._compositor.render_strips()
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
