@@ -24,12 +24,10 @@ def sheets_parsed_once():
         yield
 
 
-@pytest.fixture(scope="package", autouse=True)
-def frames_not_drawn():
+@pytest.fixture(autouse=True)
+def frames_not_drawn(monkeypatch):
     """Draw no frame for a terminal, of which there is none: ``settle`` draws the screen once the app is at rest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Compositor, "render_update", lambda self, **how: self._dirty_regions.clear())
-        yield
+    monkeypatch.setattr(Compositor, "render_update", lambda self, **how: self._dirty_regions.clear())
 
 
 @pytest.fixture(autouse=True)
