@@ -54,7 +54,6 @@ PARTS = {
     "script diff": Part(("python/changes.py", "python/edits.py"), ("scripts", "export")),
 }
 
-# --- mutants --------------------------------------------------------------------------------------------------
 
 _OPPOSITES = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
@@ -132,9 +131,6 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _nodes(child)
-
-
-# --- running --------------------------------------------------------------------------------------------------
 
 
 def copied(folder: Path) -> None:

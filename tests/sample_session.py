@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from facts import GIB, IDLE, cpu_facts, h200, host, resnet50
+from facts import GIB, IDLE, cpu_facts, gpu_facts, h200, host
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -293,7 +293,14 @@ def h200_machine() -> Hardware:
 
 
 def resnet_facts(hardware: Hardware) -> Facts:
-    workload = resnet50(
+    workload = gpu_facts(
+        model="ResNet",
+        parameters=25_557_032,
+        parameter_bytes=102_228_128,
+        parameter_tensors=161,
+        families={"conv2d": 53, "batch_norm": 53, "linear": 1},
+        batch_size=64,
+        threads=16,
         device_memory_bytes=150_754_820_096,
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
         data_kind="loader",
@@ -308,7 +315,7 @@ def resnet_facts(hardware: Hardware) -> Facts:
             "precision.autocast": "none",
             "step.zero_grad": "none",
         },
-    )
+    ).workload
     versions = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.15.1", "torchvision": "0.26.0", "python": "3.12.3"}
     return Facts(hardware, workload, None, versions)
 

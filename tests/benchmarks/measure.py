@@ -49,7 +49,9 @@ class Measurement:
         self.caches = (options.caches / workload.name).resolve()
         self.file = options.file_of(workload)
         self.settings = self.file.with_suffix(".yaml").resolve()
-        self.choices = {name: experts.stacks_of(workload, name) for name in experts.experts_of(workload)}
+        # The stack of each expert, then those to fall back to, one after the other.
+        found = experts.experts_of(workload).items()
+        self.choices = {name: (choices, *choices.weaker()) for name, (_, choices) in found}
         self.result: dict[str, Any] = {
             "workload": workload.name,
             "title": workload.title,

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -71,8 +70,9 @@ def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
-        for module in _that_inspect():
-            stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("advisor.experiment") and hasattr(module, "inspect_hardware"):
+                stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)
 
 
@@ -106,9 +106,3 @@ def may_stack(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> 
 def _is_finite(replay: Replay, settings: Settings) -> bool:
     result = replay.predictor.answer(settings).result
     return all(map(math.isfinite, (*result.losses, *result.outputs)))
-
-
-def _that_inspect() -> list[ModuleType]:
-    """The session's modules that look at the machine themselves."""
-    own = [module for name, module in list(sys.modules.items()) if name.startswith("advisor.experiment")]
-    return [module for module in own if hasattr(module, "inspect_hardware")]

@@ -192,7 +192,7 @@ SLOW_STEPS = """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def wait(optimizer, *_):
-        time.sleep(0.0 if optimizer.param_groups[0]["fused"] else 0.1)
+        time.sleep(0.0 if optimizer.param_groups[0]["fused"] else 0.05)
 
     register_optimizer_step_pre_hook(wait)
 """

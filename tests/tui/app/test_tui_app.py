@@ -294,11 +294,8 @@ def test_events_before_the_start_are_not_lost() -> None:
 
 
 def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
-    declared = [binding for key in KEYS for binding in type_of(key.view).BINDINGS]
+    owners = [view_class(key.view) if key.view else AdvisorApp for key in KEYS]
+    declared = [binding for owner in owners for binding in owner.BINDINGS]
     shown = [binding for binding in declared if isinstance(binding, Binding) and binding.show]
     assert [binding for binding in shown if not (binding.id and binding.description and binding.tooltip)] == []
     assert len(KEYS) == 34
-
-
-def type_of(view: str):
-    return view_class(view) if view else AdvisorApp

@@ -5,8 +5,6 @@ from tui_pilot import choose, driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 
-BATCH = histories.BATCH_DOUBLED.candidate.name
-
 
 async def test_several_quick_decisions_are_followed_together_unless_that_is_stopped() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
