@@ -209,7 +209,7 @@ def real_sessions(state_of_sessions):
     """What sessions with real trials need: a state folder, one thread, and trials that are short in a long budget."""
     from real_session import short_trials
 
-    with short_trials(), pytest.MonkeyPatch.context() as patch:
+    with short_trials(0.5), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERF_ADVISOR_STATE", str(state_of_sessions))
         patch.setenv("OMP_NUM_THREADS", "1")
         Runner.prepare()

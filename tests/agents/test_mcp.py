@@ -64,7 +64,7 @@ def test_an_agent_measures_a_target_and_exports_what_was_found(tmp_path):
         named = {tool.name for tool in (await client.list_tools()).tools}
         assert named >= {"inspect", "measure", "progress", "result", "cancel", "explain", "diff", "export", "ab"}
         options = ["--device", "cpu", "--only", "inference_mode,threads", "--accept", "threads"]
-        job = await call("measure", target="mymodel.py:build", budget="10s", options=options)
+        job = await call("measure", target="mymodel.py:build", budget="5s", options=options)
         wrong = await call("measure", target="nothing.py:build")
         assert job["state"] == "running"
         assert (await done(call, job))["state"] == "done"

@@ -201,7 +201,7 @@ SLOW_STEPS = """
 def test_a_session_finds_settings_in_ranks_and_writes_them_into_the_script(folder, capsys):
     text = text_of(SLOW_STEPS)
     (folder / "train.py").write_text(text)
-    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "40s", "--only", "fused_optimizer"]
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "25s", "--only", "fused_optimizer"]
     with short_trials():
         code = cli.main([*command, "--json", "found.json", "--export", "train.tuned.py", "--headless"])
     told = capsys.readouterr().err
