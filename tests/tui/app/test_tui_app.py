@@ -171,7 +171,8 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
     )
 
 
-@pytest.mark.parametrize("nasty", ["[red]", "[/]", "[bold", "\\[x]", "[@click=app.quit]x[/]"])
+# Markup that is whole, and some that is broken.
+@pytest.mark.parametrize("nasty", ["[red] \\[x] [@click=app.quit]x[/]", "[/] [bold"])
 async def test_user_text_is_never_markup(nasty) -> None:
     wrong = TrialResult(Outcome.FAILED, f"{nasty} is wrong", nasty)
     record = failed_trial("batch_size", "data.batch_size", nasty, wrong)
