@@ -26,7 +26,11 @@ def sheets_parsed_once():
 
 @pytest.fixture(autouse=True)
 def frames_not_drawn(monkeypatch):
-    """Draw no frame for a terminal, of which there is none: ``settle`` draws the screen once the app is at rest."""
+    """Draw no frame for a terminal, of which there is none: ``settle`` draws the screen once the app is at rest.
+
+    The time for a frame comes three times as often, for that is what ``settle`` waits for.
+    """
+    monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 1 / 180)
     monkeypatch.setattr(Compositor, "render_update", lambda self, **how: self._dirty_regions.clear())
 
 

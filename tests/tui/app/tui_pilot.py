@@ -23,7 +23,7 @@ from advisor.tui.widgets.texts import TextPane
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
-NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
+NEXT_TIMERS_S = 0.008  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
 _LOOK_EVERY_S, _LOOKS = 0.002, 15
 
