@@ -28,10 +28,9 @@ def served(folder, conversation):
     """What a conversation with a server of its own returns; the server runs in ``folder``."""
 
     async def talk():
-        command = [sys.executable, "-m", "advisor", "mcp"]
-        parameters = StdioServerParameters(
-            command=command[0], args=command[1:], cwd=str(folder), env={**os.environ, "PYTHONPATH": str(Path.cwd())}
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+        options = {"args": ["-m", "advisor", "mcp"], "cwd": str(folder), "env": environment}
+        parameters = StdioServerParameters(command=sys.executable, **options)
         async with Client(stdio_client(parameters)) as client:
 
             async def call(tool, **arguments):
