@@ -25,8 +25,6 @@ from advisor.records import Outcome
 from advisor.runner.trials import Runner
 
 TESTS = Path(__file__).parent
-# As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
-MEASURE_S = 0.5
 
 # Folders in a room's folder, and markers: pytest runs them when a path or -m asks for them.
 TIERS = ("process", "compile", "app")
@@ -123,33 +121,26 @@ def pytest_runtest_setup():
 
 
 @pytest.fixture(autouse=True)
-def no_accelerator_left():
-    """Accelerate keeps its state for the process, and settings heed it."""
-    yield
-    if "accelerate.state" in sys.modules:
-        from process_state import forget_accelerator
+def nothing_left():
+    """End what a test leaves behind: the state that Accelerate keeps for the process, and the workers of loaders.
 
-        forget_accelerator()
-
-
-@pytest.fixture(autouse=True)
-def no_loader_workers_left():
-    """End the workers of the loaders that a test leaves behind.
-
-    The garbage collector would end them, in whatever test it runs. Where a loader is part of a cycle, it closes the
-    workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
+    The garbage collector would end the workers, in whatever test it runs. Where a loader is part of a cycle, it closes
+    the workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
     """
     yield
-    if "torch.utils.data" in sys.modules and multiprocessing.active_children():
-        from process_state import end_loader_workers
+    if "torch" in sys.modules:
+        import process_state
 
-        end_loader_workers()
+        process_state.forget_accelerator()
+        if multiprocessing.active_children():
+            process_state.end_loader_workers()
 
 
 @pytest.fixture
 def own_state(tmp_path, monkeypatch):
     """A state folder of the test's own."""
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 @pytest.fixture
@@ -216,10 +207,11 @@ def state_of_sessions(tmp_path_factory):
 @pytest.fixture(scope="module")
 def real_sessions(state_of_sessions):
     """What sessions with real trials need: a state folder, one thread, and trials that are short in a long budget."""
-    with pytest.MonkeyPatch.context() as patch:
+    from real_session import short_trials
+
+    with short_trials(0.5), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERF_ADVISOR_STATE", str(state_of_sessions))
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", MEASURE_S)
         Runner.prepare()
         yield
 

@@ -1,7 +1,5 @@
 """An exported file as a module, and a small model with its plain losses."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from types import ModuleType

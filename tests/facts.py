@@ -1,7 +1,5 @@
 """Facts for tests: machines and workloads as an inspection would describe them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -153,17 +151,3 @@ def gpu_facts(**changes: Any) -> Facts:
         "threads": 8,
     }
     return cpu_facts(**on_gpu | changes)
-
-
-def resnet50(**changes: Any) -> WorkloadFacts:
-    """A training step of a ResNet-50 on an H200 with 64 images."""
-    facts = {
-        "model": "ResNet",
-        "parameters": 25_557_032,
-        "parameter_bytes": 102_228_128,
-        "parameter_tensors": 161,
-        "families": {"conv2d": 53, "batch_norm": 53, "linear": 1},
-        "batch_size": 64,
-        "threads": 16,
-    }
-    return gpu_facts(**facts | changes).workload

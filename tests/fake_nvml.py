@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pynvml
+
 from advisor.machine.hardware import Nvml
 
 UUID = "GPU-8f2c0000-aaaa-bbbb-cccc-000000000001"
@@ -27,18 +29,7 @@ class FakeNvml:
     """
 
     NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NO_PERMISSION = 4
-    NVML_ERROR_NOT_FOUND = 6
-    NVML_ERROR_DRIVER_NOT_LOADED = 9
-    NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_CLOCK_SM = 1
-    NVML_TEMPERATURE_GPU = 0
-    NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
-    nvmlMemory_v2 = 2
-    nvmlClocksEventReasonGpuIdle = 1
-    nvmlClocksEventReasonSwPowerCap = 4
-    nvmlClocksThrottleReasonHwThermalSlowdown = 64
+    vars().update((name, value) for name, value in vars(pynvml).items() if isinstance(value, int))  # its constants
 
     def __init__(self, refused=None, count=1, processes=(), mig=False):
         self.refused = refused or {}

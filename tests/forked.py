@@ -1,7 +1,5 @@
 """Programs in processes of their own that need not import torch: forked from the fork server, as trials are."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

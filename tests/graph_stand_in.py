@@ -26,12 +26,21 @@ class RecordedGraph:
 
     def capture(self, call, generators=(), beside=None):
         self.captures += 1
-        recorder, draws = _Recorder(self.of_host), torch.get_rng_state()
+        draws = torch.get_rng_state()
         try:
-            with recorder:
+            with self.recording():
                 self.result = call()
         finally:
             torch.set_rng_state(draws)
+
+    @contextmanager
+    def recording(self):
+        """Record the operators inside the context, and undo what they write, as ``torch.cuda.graph`` fills a graph."""
+        recorder = _Recorder(self.of_host)
+        try:
+            with recorder:
+                yield
+        finally:
             for tensor, before in reversed(recorder.written):
                 with torch.autograd._unsafe_preserve_version_counter(tensor):  # as nothing was written at all
                     tensor.detach().copy_(before)
@@ -67,19 +76,6 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-class _InContext(RecordedGraph):
-    """A graph as ``torch.cuda.graph`` fills one: the operators inside the context are recorded, and undone."""
-
-    @contextmanager
-    def recording(self):
-        with (recorder := _Recorder(self.of_host)):
-            yield
-        for tensor, before in reversed(recorder.written):
-            with torch.autograd._unsafe_preserve_version_counter(tensor):
-                tensor.detach().copy_(before)
-        self.calls = recorder.calls
-
-
 def record_on_cpu(monkeypatch):
     """Have PyTorch's own calls make such graphs: one records the operators of the step and repeats them."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
@@ -87,5 +83,5 @@ def record_on_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", _InContext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream, mode: graph.recording())

@@ -1,7 +1,5 @@
 """DataLoaders of several kinds, and what a recipe makes of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """A made-up workload for tests of the search: a function says how fast a combination is, a price list what it costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

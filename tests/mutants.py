@@ -8,8 +8,6 @@ The checkout is copied into a temporary folder. A mutant has one operator, const
 its part run until the first failure. The same seed makes the same mutants of the same code.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import functools
@@ -56,7 +54,6 @@ PARTS = {
     "script diff": Part(("python/changes.py", "python/edits.py"), ("scripts", "export")),
 }
 
-# --- mutants --------------------------------------------------------------------------------------------------
 
 _OPPOSITES = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
@@ -134,9 +131,6 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _nodes(child)
-
-
-# --- running --------------------------------------------------------------------------------------------------
 
 
 def copied(folder: Path) -> None:

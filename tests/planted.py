@@ -128,8 +128,6 @@ def pauses_removed(settings: Mapping[str, object]) -> float:
     return 31.0 / (31.0 - 10.0 * removed)
 
 
-# --- numerics -------------------------------------------------------------------------------------------------
-
 BLOCKS_TARGET = """
 import torch
 from torch import nn

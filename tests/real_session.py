@@ -1,7 +1,5 @@
 """A session with real trial processes, for tests: a target on disk, and all that the session posts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,10 +23,10 @@ _FOREIGN = CoresInUse.foreign  # as it is where no test has put another in its p
 
 
 @contextmanager
-def short_trials() -> Iterator[None]:
+def short_trials(measure_s: float = MEASURE_S) -> Iterator[None]:
     """Every trial measures for a moment only, however long the budget is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", MEASURE_S)
+        patch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", measure_s)
         yield
 
 

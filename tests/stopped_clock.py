@@ -11,3 +11,7 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+    def until(self, moment):
+        """Let time pass until a moment, which may lie in the past already."""
+        self.now = max(self.now, moment)

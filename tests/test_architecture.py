@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 WITHOUT_TORCH = [
-    "advisor",
-    "advisor.cli.main",
-    "advisor.cli.grammar",
-    "advisor.machine.hardware",
-    "advisor.headless.run",
-    "advisor.runner.trials",
-    "advisor.recipe.catalog",
-    "advisor.experiment.session",
-    "advisor.export.outputs",
+    *("advisor", "advisor.cli.main", "advisor.cli.grammar", "advisor.machine.hardware", "advisor.headless.run"),
+    *("advisor.runner.trials", "advisor.recipe.catalog", "advisor.experiment.session", "advisor.export.outputs"),
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 from facts import cpu_facts
 from fake_trials import FakeTrials
 from made_up import product
-from test_readme import COMMANDS, ELSEWHERE, ROOT
+from test_readme import COMMANDS, ELSEWHERE, ROOT, write_files
 
 from advisor.cli.main import main
 from advisor.errors import ExitCode
@@ -17,7 +17,6 @@ from advisor.experiment.session import Session
 from advisor.recipe.settings import Settings
 from advisor.records import Mode
 
-BUILD = "import torch\n\n\ndef build(config=None):\n    return torch.nn.Linear(512, 8), torch.randn(4, 512)\n"
 # Where this is lacking, the command says so in place of measuring.
 LACKS = {"--gpus": "visible", "perf-advisor open": "terminal"}
 SPEED = product(autocast=1.5, half_weights=1.4)
@@ -41,16 +40,6 @@ def on_fake_trials(request, past, emit):
     return Session(request, trials, emit, journal, past=past, clock=trials)
 
 
-def write_files():
-    """What the documents' commands name."""
-    for name in ("mymodel.py", "mymodule.py", "train.py", "build_train.py"):
-        Path(name).write_text(BUILD, encoding="utf-8")
-    for name in ("train.yaml", "args.yaml", "config.yaml"):
-        Path(name).write_text("batch_size: 8\nworkers: 2\nloader: {jobs: 2}\n", encoding="utf-8")
-    torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.randn(2, 4),)), "model.pt2")
-    write_settings()
-
-
 def write_settings():
     """A settings file that names no target: those of another one are neither replaced nor checked."""
     settings = Settings({"step.zero_grad": "zeros"}).to_yaml()
@@ -67,6 +56,8 @@ def recorded(tmp_path_factory):
         patch.setattr("advisor.runner.trials.Runner", Trials)
         patch.chdir(folder)
         write_files()
+        torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.randn(2, 4),)), "model.pt2")
+        write_settings()
         assert [main(["mymodel:build"]) for _ in range(2)] == [ExitCode.OK] * 2
         yield dict(
             zip("AB", (one.session_id for one in list_sessions()), strict=True), TARGET="mymodel:build", ID="tf32"

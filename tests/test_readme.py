@@ -40,6 +40,7 @@ SHELL = [
     for line in text.splitlines()
     for command in line.partition(" #")[0].split("&&")
 ]
+BUILD = "import torch\n\n\ndef build(config=None):\n    return torch.nn.Linear(512, 8), torch.randn(4, 512)\n"
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 BUILDERS = [text for text in PYTHON if "def build(" in text]
 INLINE = re.findall(r"`([^`]+)`", FENCE.sub("", "\n".join(WRITTEN.values())))
@@ -80,18 +81,22 @@ def test_the_documents_are_short():
 # --- commands and options -------------------------------------------------------------------------------------
 
 
+def write_files():
+    """Write what the documents' commands name into the working directory."""
+    for folder in ("examples", "my_recipes"):
+        Path(folder).mkdir()
+    for name in ("mymodel.py", "mymodule.py", "train.py", "examples/train.py", "build_train.py"):
+        Path(name).write_text(BUILD, encoding="utf-8")
+    for name in ("train.yaml", "args.yaml", "config.yaml", "training_args.yaml"):
+        Path(name).write_text("batch_size: 8\nworkers: 2\nloader: {jobs: 2}\n", encoding="utf-8")
+    Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
+
+
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
-    """A working directory with the files that the README's commands name."""
+    """A working directory with the files that the documents' commands name."""
     monkeypatch.chdir(tmp_path)
-    Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
-    Path("examples").mkdir()
-    for script in ("train.py", "examples/train.py"):
-        Path(script).write_text("print('not run')\n", encoding="utf-8")
-    Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
-    for config in ("args.yaml", "config.yaml", "training_args.yaml"):
-        Path(config).write_text("epochs: 1\n", encoding="utf-8")
-    Path("my_recipes").mkdir()
+    write_files()
     return tmp_path
 
 
@@ -245,16 +250,12 @@ def test_the_exit_codes_are_all_there():
 
 
 def _links(text: str) -> list[str]:
-    return [link for link in re.findall(r"\]\(([^)\s]+)\)", _without_code(text)) if "://" not in link]
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text)) if "://" not in link]
 
 
 def _anchors(text: str) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", _without_code(text), re.M)
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def _without_code(text: str) -> str:
-    return FENCE.sub("", text)
 
 
 # Names in the guides that stand for a file of the reader's own.

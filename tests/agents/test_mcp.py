@@ -28,10 +28,9 @@ def served(folder, conversation):
     """What a conversation with a server of its own returns; the server runs in ``folder``."""
 
     async def talk():
-        command = [sys.executable, "-m", "advisor", "mcp"]
-        parameters = StdioServerParameters(
-            command=command[0], args=command[1:], cwd=str(folder), env={**os.environ, "PYTHONPATH": str(Path.cwd())}
-        )
+        environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+        options = {"args": ["-m", "advisor", "mcp"], "cwd": str(folder), "env": environment}
+        parameters = StdioServerParameters(command=sys.executable, **options)
         async with Client(stdio_client(parameters)) as client:
 
             async def call(tool, **arguments):
@@ -64,7 +63,7 @@ def test_an_agent_measures_a_target_and_exports_what_was_found(tmp_path):
         named = {tool.name for tool in (await client.list_tools()).tools}
         assert named >= {"inspect", "measure", "progress", "result", "cancel", "explain", "diff", "export", "ab"}
         options = ["--device", "cpu", "--only", "inference_mode,threads", "--accept", "threads"]
-        job = await call("measure", target="mymodel.py:build", budget="10s", options=options)
+        job = await call("measure", target="mymodel.py:build", budget="5s", options=options)
         wrong = await call("measure", target="nothing.py:build")
         assert job["state"] == "running"
         assert (await done(call, job))["state"] == "done"

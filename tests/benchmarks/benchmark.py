@@ -5,8 +5,6 @@ python tests/benchmarks/benchmark.py --results results --lanes 4 --budget 120 --
 python tests/benchmarks/benchmark.py --table results/*.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -15,7 +13,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,13 @@ def _measure(workloads: list[Workload], options: Options, lanes: int, within_s: 
     """Measure workloads, the longest first; return those that would not have ended within ``within_s``, not started."""
     started, not_started = time.monotonic(), []
 
-    def task(workload: Workload) -> Callable[[Lane], None]:
-        def run(lane: Lane) -> None:
-            if time.monotonic() - started + options.budget_s + workload.timing_s > within_s:
-                not_started.append(workload)
-            else:
-                measure(workload, options, lane)
+    def run(workload: Workload, lane: Lane) -> None:
+        if time.monotonic() - started + options.budget_s + workload.timing_s > within_s:
+            not_started.append(workload)
+        else:
+            measure(workload, options, lane)
 
-        return run
-
-    run_lanes([task(workload) for workload in sorted(workloads, key=lambda one: -one.timing_s)], lanes)
+    run_lanes([partial(run, workload) for workload in sorted(workloads, key=lambda one: -one.timing_s)], lanes)
     return not_started
 
 

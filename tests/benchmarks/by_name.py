@@ -7,8 +7,6 @@ Rows collect in by_name.json, one for each model, mode and GPU; models that were
 first command can be repeated until all are. Both write docs/results.md anew.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import itertools
@@ -23,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import HERE, ROOT
-from lanes import Lane, run_lanes
-from processes import FailedError, run_command
+from lanes import FailedError, Lane, run_command, run_lanes
 from session import PATIENCE_S
 from tables import one_line, table
 

@@ -73,28 +73,19 @@ EDITS: dict[str, tuple[Edit, Choices]] = {
 }
 
 
-def experts_of(workload: Workload) -> tuple[str, ...]:
-    """The expert's variants of a workload, by name."""
-    return (STACK, BY_HAND) if workload.name in EDITS else (STACK,)
-
-
-def _variant(workload: Workload, name: str) -> tuple[Edit, Choices]:
-    return EDITS[workload.name] if name == BY_HAND else (unchanged, USUAL)
-
-
-def stacks_of(workload: Workload, name: str) -> tuple[Choices, ...]:
-    """The choices of a variant, then those to fall back to, one after the other."""
-    _, usual = _variant(workload, name)
-    return (usual, *usual.weaker())
+def experts_of(workload: Workload) -> dict[str, tuple[Edit, Choices]]:
+    """The expert's variants of a workload, by name: what is changed by hand, and the choices of the stack."""
+    by_hand = {BY_HAND: EDITS[workload.name]} if workload.name in EDITS else {}
+    return {STACK: (unchanged, USUAL), **by_hand}
 
 
 def described(workload: Workload, name: str, choices: Choices) -> str:
     """A variant in words."""
-    edit, _ = _variant(workload, name)
+    edit, _ = experts_of(workload)[name]
     return str(choices) if edit is unchanged else f"{choices}; {edit.__doc__}"
 
 
 def write(workload: Workload, name: str, script: Script, choices: Choices) -> Loop:
     """The loop of a variant."""
-    edit, _ = _variant(workload, name)
+    edit, _ = experts_of(workload)[name]
     return write_stack(edit(script), choices)

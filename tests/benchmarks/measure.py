@@ -3,8 +3,6 @@
 python tests/benchmarks/measure.py times a variant for the benchmark; see ``main``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import importlib.metadata
@@ -22,9 +20,8 @@ import torch
 import variants
 from catalogue import WORKLOADS, Options, Workload
 from expert import Choices
-from lanes import Lane
+from lanes import FailedError, Lane, TooSlowError, in_one_line, run_command
 from plain import time_loop
-from processes import FailedError, TooSlowError, in_one_line, run_command
 from session import run_session
 from tables import ADVISOR, BASELINE
 
@@ -52,7 +49,9 @@ class Measurement:
         self.caches = (options.caches / workload.name).resolve()
         self.file = options.file_of(workload)
         self.settings = self.file.with_suffix(".yaml").resolve()
-        self.choices = {name: experts.stacks_of(workload, name) for name in experts.experts_of(workload)}
+        # The stack of each expert, then those to fall back to, one after the other.
+        found = experts.experts_of(workload).items()
+        self.choices = {name: (choices, *choices.weaker()) for name, (_, choices) in found}
         self.result: dict[str, Any] = {
             "workload": workload.name,
             "title": workload.title,

@@ -1,7 +1,5 @@
 """The workloads as scripts of people who have not tuned them: a model, data, a loss, an optimizer."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """A session of perf-advisor's, run as a user runs it: what it found, and when, by its report and its journal."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -11,7 +9,9 @@ from typing import Any
 
 import yaml
 from catalogue import Workload
-from processes import run_command
+from lanes import run_command
+
+from advisor.recipe.catalog import load_catalog
 
 # Seconds that a session may take beyond its budget before it is ended: a busy machine is not a session that hangs.
 PATIENCE_S = 90.0
@@ -71,12 +71,6 @@ def _from_journal(journal: Path, started_at: float) -> dict[str, float | None]:
     outside = 1 - (spent["measuring_s"] + spent["warming_up_s"]) / spent["session_s"] if spent else None
     return {
         "first_stack_s": min((at for at, settings in stacks if settings), default=None),
-        "first_compiled_s": min((at for at, settings in stacks if _compiles(settings)), default=None),
+        "first_compiled_s": min((at for at, settings in stacks if load_catalog().compiles(settings)), default=None),
         "outside_share": None if outside is None else max(0.0, outside),
     }
-
-
-def _compiles(settings: Mapping[str, Any]) -> bool:
-    """Whether these settings compile anything."""
-    off = (None, False, "none")
-    return any(key.startswith("compile.") and value not in off for key, value in settings.items())

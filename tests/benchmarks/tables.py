@@ -46,9 +46,6 @@ def _heading(results: Sequence[Result]) -> Iterator[str]:
         yield from (f"- {name}: {f'`{value}`' if name == 'command' else value}" for value in values)
 
 
-# --- figures --------------------------------------------------------------------------------------------------
-
-
 def _runs(result: Result, name: str) -> list[float]:
     """The milliseconds of a variant's runs; empty when one failed."""
     variant = result["variants"].get(name, {})
@@ -76,9 +73,6 @@ def _holds(result: Result) -> bool | None:
         return None
     _, low, high = session["reported"]
     return bool(low <= timed[0] <= high)
-
-
-# --- rows -----------------------------------------------------------------------------------------------------
 
 
 def _times_row(result: Result) -> list[str]:
@@ -120,9 +114,6 @@ def _interval(measured: Sequence[float] | None) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return MISSING if seconds is None else f"{seconds:.0f} s"
-
-
-# --- in words -------------------------------------------------------------------------------------------------
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:

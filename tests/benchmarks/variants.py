@@ -1,7 +1,5 @@
 """A workload's loop as it was written, and with perf-advisor's settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

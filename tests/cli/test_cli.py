@@ -19,15 +19,7 @@ from advisor.recipe.settings import Settings
 
 
 @pytest.fixture
-def state(tmp_path, monkeypatch):
-    """A state folder of the test's own."""
-    folder = tmp_path / "state"
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(folder))
-    return folder
-
-
-@pytest.fixture
-def command(state, tmp_path, monkeypatch, capsys):
+def command(own_state, tmp_path, monkeypatch, capsys):
     """``perf-advisor`` in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
@@ -41,7 +33,7 @@ def command(state, tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def program(state, tmp_path):
+def program(own_state, tmp_path):
     """``perf-advisor`` in a process of its own, in an empty folder."""
 
     def run(*arguments):
@@ -61,21 +53,13 @@ def test_a_file_of_the_folder_that_is_called_as_a_module_of_python_is_not_import
 # --- what it costs to start -----------------------------------------------------------------------------------
 
 
-def imported_by(statement):
-    code = f"import sys; {statement}; print(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import advisor",
-        "import advisor.cli.main",
-        "from advisor.cli import grammar; grammar.parse(['mymodel:build', '--budget', '5m'])",
-    ],
-)
-def test_starting_loads_nothing_heavy(statement):
-    assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
+def test_starting_loads_nothing_heavy():
+    code = (
+        "import sys, advisor.cli.main; from advisor.cli import grammar\n"
+        "grammar.parse(['mymodel:build', '--budget', '5m']); print(*sys.modules)"
+    )
+    imported = {*subprocess.check_output([sys.executable, "-c", code], text=True).split()}
+    assert imported.isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
 def test_importing_the_command_is_quick():
@@ -161,7 +145,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_another(program, monkeypa
     assert "1.97x (1.96?1.98)" in done.stdout
 
 
-def test_a_reader_that_leaves_is_no_error(state, tmp_path):
+def test_a_reader_that_leaves_is_no_error(own_state, tmp_path):
     line = f"set -o pipefail; {sys.executable} -m advisor recipes | true"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0
@@ -183,9 +167,9 @@ def test_sessions_are_listed_with_their_results(command):
     assert "interrupted" in listed
 
 
-def test_damage_is_told_by_each_command_that_reads_a_session(command, state):
+def test_damage_is_told_by_each_command_that_reads_a_session(command, own_state):
     good, failed, lost = journaled(sample_history()), journaled(failed_history()), journaled(sample_history())
-    folder = state / "sessions"
+    folder = own_state / "sessions"
     for name in (good, failed):
         with (folder / f"{name}.jsonl").open("a") as file:
             file.write("x\n")
@@ -228,10 +212,10 @@ def test_an_export_replaces_only_settings_of_the_same_target(command, tmp_path):
     assert command("mymodel:build", "--export", "tuned.py").stderr.startswith("perf-advisor: --export: tuned.py has")
 
 
-def test_old_sessions_are_deleted_with_their_logs(command, state):
+def test_old_sessions_are_deleted_with_their_logs(command, own_state):
     sessions = [journaled(sample_history()) for _ in range(3)]
     assert "2 sessions deleted." in command("sessions", "--keep", "1").stdout
-    assert [path.stem for path in (state / "sessions").iterdir() if path.suffix] == sessions[-1:]
+    assert [path.stem for path in (own_state / "sessions").iterdir() if path.suffix] == sessions[-1:]
     assert command("sessions", "--keep", "0").returncode == ExitCode.USAGE
 
 
@@ -313,7 +297,7 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch, cap
 # --- taking up a session --------------------------------------------------------------------------------------
 
 
-def test_the_arguments_of_a_target_are_kept(state, capsys):
+def test_the_arguments_of_a_target_are_kept(own_state, capsys):
     asked = sample_request()
     asked = replace(asked, target=replace(asked.target, arguments=("--lr", "0.1")))
     first = journaled(cancelled_history(), asked)
@@ -333,7 +317,7 @@ def test_the_arguments_of_a_target_are_kept(state, capsys):
     assert "mymodel:build -- --lr 0.1" in capsys.readouterr().out
 
 
-def test_a_session_of_another_target_is_refused(state, capsys):
+def test_a_session_of_another_target_is_refused(own_state, capsys):
     session_id = journaled(cancelled_history())
     assert grammar.parse(["mymodel:build", "--resume"]).wanted()[1].session_id == session_id
     assert grammar.parse(["--resume"]).wanted() == (sample_request(), open_session(session_id))

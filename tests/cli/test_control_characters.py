@@ -25,17 +25,8 @@ from advisor.report.whole import summary_sections
 STEERS = "\x1b[2J\x9b31m\x1b]0;title\x07"
 SHOWN = r"\x1b[2J\x9b31m\x1b]0;title\x07"
 FREE_TEXTS = {
-    "reason",
-    "hint",
-    "details",
-    "notes",
-    "text",
-    "why",
-    "disturbed",
-    "model",
-    "message",
-    "problems",
-    "evidence",
+    *("reason", "hint", "details", "notes", "text", "why"),
+    *("disturbed", "model", "message", "problems", "evidence"),
 }
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -1,7 +1,5 @@
 """Decisions of the person steer a session on fake trials, and all that is written of it."""
 
-import io
-
 import pytest
 from fake_trials import FakeRun
 from msgspec import structs
@@ -18,8 +16,6 @@ from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, Verdict
 from advisor.report.figures import settings_to_export
-from advisor.report.terminal import print_sections
-from advisor.report.whole import summary_sections
 
 FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
 ALL = {FIRST: True, SECOND: True, THIRD: True}
@@ -246,12 +242,6 @@ def measured():
 def pending(measured):
     measured.apply(events.Decided("autocast", Decision.REJECTED))
     return measured
-
-
-def summary_of(state):
-    file = io.StringIO()
-    print_sections(summary_sections(state, load_catalog()), file)
-    return " ".join(file.getvalue().split())
 
 
 def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):

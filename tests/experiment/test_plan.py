@@ -15,7 +15,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import Hardware, Mode, Objective, Outcome, TrialResult
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
-THREE = PAIR.merged(LAST.settings)
 
 
 AT_ONCE = loader_facts(on_device_problem="")

@@ -32,10 +32,9 @@ KILLS, KILLS_OF_ONE, TRIALS = 50, 5, 300
 
 
 @pytest.fixture
-def at_home(tmp_path, monkeypatch):
+def at_home(own_state, monkeypatch):
     """Work in an empty folder, with a state folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(own_state.parent)
 
 
 # --- targets --------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The page of statistics: what its intervals hold, and what they call different."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean, median

@@ -11,11 +11,10 @@ from torch import nn
 
 from advisor.python.file import WrittenFor
 from advisor.recipe.catalog import load_catalog
-from advisor.records import BatchForm, LoaderFacts, OptimizerFacts
+from advisor.records import BatchForm, OptimizerFacts
 
 pytestmark = pytest.mark.gpu
 GRAPH = {"step.cuda_graph": True}
-LOADER = LoaderFacts(16, 0, False, False, None, 8, False, False)
 SCHEDULES = (torch.optim.lr_scheduler.ExponentialLR, torch.optim.lr_scheduler.OneCycleLR)
 
 
@@ -35,9 +34,9 @@ PAIR = BatchForm("list", ("batch[0]",), "batch[1]")
 TENSOR = BatchForm("tensor", ("batch",))
 
 
-def workload(name, *, capturable, clip=None, form="output_target", batch=PAIR, loader=None):
+def workload(name, *, capturable, clip=None):
     optimizer = OptimizerFacts(name, "foreach", ("for-loop", "foreach", "fused"), capturable, 6)
-    return WrittenFor(form, batch, gpu_facts(optimizer=optimizer, clip_norm=clip, loader=loader).workload)
+    return WrittenFor("output_target", PAIR, gpu_facts(optimizer=optimizer, clip_norm=clip).workload)
 
 
 OPTIMIZERS = {

@@ -55,9 +55,6 @@ def agree(*, model=net, make=adam, loss=of_model, settings=GRAPH, data=batches, 
     return step
 
 
-# --- batches and losses ---------------------------------------------------------------------------------------
-
-
 def test_a_loss_that_wants_gradients_of_its_inputs():
     def sloped(model, batch):
         inputs = batch[0].requires_grad_()
@@ -82,9 +79,6 @@ def test_clipping_does_not_make_the_host_wait():
         torch.cuda.set_sync_debug_mode("default")
 
 
-# --- what is saved --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [{"optimizer.implementation": "fused"}, GRAPH, FUSED])
 def test_an_optimizer_is_fused_or_captured_and_its_state_is_a_plain_ones(settings):
     tuning, model = Tuning(settings), net()
@@ -102,16 +96,10 @@ def test_an_optimizer_is_fused_or_captured_and_its_state_is_a_plain_ones(setting
     assert state["state"][0]["step"].device.type == "cpu"
 
 
-# --- devices --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
 def test_a_model_on_another_gpu_than_the_current_one():
     assert torch.cuda.current_device() == 0
     assert agree(model=lambda: net("cuda:1")).captured
-
-
-# --- steps of one's own ---------------------------------------------------------------------------------------
 
 
 def own(body, dropout=0.0):
@@ -171,9 +159,6 @@ def test_a_capture_that_runs_out_of_memory_leaves_the_step_eager():
         losses = [float(run(tuple(tensor.cuda() for tensor in batch))) for batch in batches()]
     assert not run.captured
     assert losses[-1] < losses[0]
-
-
-# --- inference and cost ---------------------------------------------------------------------------------------
 
 
 def test_the_step_is_faster_with_all_that_is_watched():

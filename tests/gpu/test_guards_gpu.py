@@ -69,13 +69,10 @@ class Neighbour:
         )
         assert self.process.stdout.readline() == "ready\n"
 
-    def go(self):
-        self.process.stdin.write("\n")
-
     def arrive(self):
         """Go, and wait until NVML lists it; a test that needs that is skipped where NVML lists nobody."""
         before = compute_pids()
-        self.go()
+        self.process.stdin.write("\n")
         assert self.process.stdout.readline() == "on the GPU\n"
         deadline = time.monotonic() + 5
         while not compute_pids() - before and time.monotonic() < deadline:

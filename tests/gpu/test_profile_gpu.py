@@ -59,25 +59,16 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
     assert {"data wait", "host-to-device", "forward"} <= names
 
 
-def train_step(device, width, dtype=torch.float32):
-    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(device, dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    return TrainStep(model, optimizer, nn.MSELoss(), StepPlan(mode=Mode.TRAIN, device=str(device)))
-
-
-def recorded(device, width=4096, dtype=torch.float32, trace_path=""):
-    step = train_step(device, width, dtype)
-    batch = tuple(torch.randn(width, width, device=device, dtype=dtype) for _ in range(2))
-    feed = Feed(batch)
-    step(feed.next())
-    clock = StepClock(device, lambda steps: [step(feed.next()) for _ in range(steps)] and steps)
-    clock.run(3)
-    return record_step(PLAIN, step, feed, trace_path=trace_path), clock.run(10).step_ms
-
-
 def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
-    recording, step_ms = recorded(cuda)
-    assert PLAIN.step_ms * recording.device_busy_share == pytest.approx(step_ms, rel=0.15)
+    model = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096)).to(cuda)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    step = TrainStep(model, optimizer, nn.MSELoss(), StepPlan(mode=Mode.TRAIN, device=str(cuda)))
+    feed = Feed(tuple(torch.randn(4096, 4096, device=cuda) for _ in range(2)))
+    step(feed.next())
+    clock = StepClock(cuda, lambda steps: [step(feed.next()) for _ in range(steps)] and steps)
+    clock.run(3)
+    recording = record_step(PLAIN, step, feed)
+    assert PLAIN.step_ms * recording.device_busy_share == pytest.approx(clock.run(10).step_ms, rel=0.15)
 
 
 class Sleeps(nn.Module):

@@ -1,7 +1,5 @@
 """Recipes of the input pipeline and the batch on a GPU: the same numbers, copied while the step before computes."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -24,9 +22,6 @@ def plan(**changes):
 
 def numbers(count=23, width=4):
     return TensorDataset(torch.arange(float(count * width)).view(count, width), torch.arange(count))
-
-
-# --- batches copied ahead -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pin", [False, True])
@@ -82,8 +77,6 @@ def test_the_next_batch_is_copied_while_the_step_computes():
     assert not ends[1].query()  # while the second step is under way
     torch.cuda.synchronize()
 
-
-# --- a whole trial --------------------------------------------------------------------------------------------
 
 TARGET = """
 import torch

@@ -37,20 +37,15 @@ class Transformer(nn.Module):
         return self.head(self.blocks(inputs).mean(1))
 
 
-def transformer(dtype=torch.float32):
+def transformer():
     torch.manual_seed(0)
-    return Transformer().to("cuda", dtype)
+    return Transformer().to("cuda", torch.bfloat16)
 
 
-def batches(count, dtype=torch.float32):
+def batches(count):
     generator = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randn(8, LENGTH, WIDTH, generator=generator).to("cuda", dtype),
-            torch.randint(CLASSES, (8,), generator=generator).to("cuda"),
-        )
-        for _ in range(count)
-    ]
+    inputs = torch.randn(count, 8, LENGTH, WIDTH, generator=generator).to("cuda", torch.bfloat16)
+    return list(zip(inputs, torch.randint(CLASSES, (count, 8), generator=generator).to("cuda"), strict=True))
 
 
 def sgd(model):
@@ -70,8 +65,8 @@ def test_float8_trains_close_to_bfloat16(way, value):
     pytest.importorskip("torchao")
     if torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("float8 products need compute capability 8.9")
-    data = batches(4, torch.bfloat16)
-    reference, model = transformer(torch.bfloat16), transformer(torch.bfloat16)
+    data = batches(4)
+    reference, model = transformer(), transformer()
     expected = plain_losses(reference, sgd(reference), data)
     optimizer = sgd(model)
     parameters = list(model.parameters())

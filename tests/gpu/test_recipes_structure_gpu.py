@@ -35,9 +35,6 @@ def _fresh():
     torch.cuda.empty_cache()
 
 
-# --- checkpoints ----------------------------------------------------------------------------------------------
-
-
 class KeywordBlock(nn.Module):
     """Everything that it gets is a keyword, so nothing by position says which device draws the random numbers."""
 

@@ -88,20 +88,15 @@ SCRIPT = """
 """
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_exported_settings_train_on_two_gpus_what_one_does(tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     settings = {"parallel.strategy": "ddp", "parallel.gradient_as_bucket_view": True}
     (tmp_path / "tuned.py").write_text(python_source(load_catalog(), settings, "train"), encoding="utf-8")
-    return tmp_path
-
-
-def test_exported_settings_train_on_two_gpus_what_one_does(folder):
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for name, launcher in (("one", []), ("two", several)):
         command = [sys.executable, *launcher, "script.py", f"{name}.pt"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr[:6000]
-    one, two = torch.load(folder / "one.pt"), torch.load(folder / "two.pt")
+    one, two = torch.load(tmp_path / "one.pt"), torch.load(tmp_path / "two.pt")
     for name, losses in two.items():
         assert losses == pytest.approx(one[name], rel=1e-3), name

@@ -38,12 +38,10 @@ def summary_of(history, state=None):
     return file.getvalue()
 
 
-def section_of(summary, title):
-    """The lines under a title, as one line of words."""
-    return " ".join(summary.split(f"\n{title}\n")[1].partition("\n\n")[0].split())
-
-
-# --- progress -------------------------------------------------------------------------------------------------
+def first(kind, name=""):
+    """The first event of a kind in the sample, of the trial of this name where one is given."""
+    found = (event for event in sample_history() if isinstance(event, kind))
+    return next(event for event in found if not name or event.record.candidate.name == name)
 
 
 def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
@@ -54,13 +52,13 @@ def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
 
 
 def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
-    read = next(event for event in sample_history() if isinstance(event, events.SourceRead))
+    read = first(events.SourceRead)
     assert read.findings
     assert progress_of([read])[0] == "[  0 %] read 2 files of your source, for habits that cost time"
 
 
 def test_a_stack_that_is_told_again_is_a_line_only_when_it_reads_otherwise():
-    stack = next(event for event in sample_history() if isinstance(event, events.StackMeasured))
+    stack = first(events.StackMeasured)
     confirmed = structs.replace(stack, record=replace(stack.record, confirmed=not stack.record.confirmed))
     history = [event for event in sample_history() if not isinstance(event, events.StackMeasured)]
     lines = [line for line in progress_of([*history, stack, stack, confirmed, stack]) if "] together: " in line]
@@ -76,26 +74,19 @@ def test_the_share_never_falls_and_only_the_end_is_all_of_it():
 
 
 def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
-    record = next(event for event in sample_history() if isinstance(event, events.TrialMeasured)).record
+    record = first(events.TrialMeasured).record
     told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
     (line,) = progress_of(told)
     assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
 
 
 def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
-    told = next(
-        event
-        for event in sample_history()
-        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "autocast"
-    )
+    told = first(events.TrialMeasured, "autocast=bfloat16")
     noisier = replace(told.record.comparison, ci_low=0.95)
     changed = events.TrialMeasured(replace(told.record, comparison=noisier))
     lines = progress_of([told, told, changed])
     assert len(lines) == 2
     assert lines[1].endswith("unclear")
-
-
-# --- the summary ----------------------------------------------------------------------------------------------
 
 
 def test_the_summary_ranks_and_explains():

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -71,30 +70,22 @@ def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
-        for module in _that_inspect():
-            stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("advisor.experiment") and hasattr(module, "inspect_hardware"):
+                stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)
 
 
 def run_session(replay: Replay, *, budget_s: float, **options: Any) -> Replayed:
     """Run a session of so many simulated seconds; ``options`` are the request's."""
     told: list[Told] = []
-    session, journal = open_session(replay, lambda event: told.append(Told(replay.clock(), event)), budget_s, **options)
-    started_s = replay.clock()
-    try:
-        session.run()
-    finally:
-        journal.close()
-    return Replayed(replay, tuple(told), replay.clock() - started_s)
-
-
-def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> tuple[Session, Journal]:
-    """A session on the replay, not yet run, and its journal."""
-    landscape = replay.landscape
-    target = TargetSpec(landscape.target, str(ROOT), batch_size=landscape.batch_size)
+    target = TargetSpec(replay.landscape.target, str(ROOT), batch_size=replay.landscape.batch_size)
     request = Request(target, budget_s=budget_s, **options)
-    journal = Journal.create(request)
-    return Session(request, replay, emit, journal, clock=replay.clock), journal
+    started_s = replay.clock()
+    with contextlib.closing(Journal.create(request)) as journal:
+        emit = lambda event: told.append(Told(replay.clock(), event))  # noqa: E731 - the two are one thing
+        Session(request, replay, emit, journal, clock=replay.clock).run()
+    return Replayed(replay, tuple(told), replay.clock() - started_s)
 
 
 def best_known(replay: Replay) -> tuple[Settings, float]:
@@ -115,9 +106,3 @@ def may_stack(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> 
 def _is_finite(replay: Replay, settings: Settings) -> bool:
     result = replay.predictor.answer(settings).result
     return all(map(math.isfinite, (*result.losses, *result.outputs)))
-
-
-def _that_inspect() -> list[ModuleType]:
-    """The session's modules that look at the machine themselves."""
-    own = [module for name, module in list(sys.modules.items()) if name.startswith("advisor.experiment")]
-    return [module for module in own if hasattr(module, "inspect_hardware")]

@@ -4,8 +4,6 @@ Settings are compared in their canonical form: without values that change nothin
 scope is compiled.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ By default one session of the longest budget is looked at after each of the time
 budget of a session of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import math

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
+from stopped_clock import Clock
+
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -48,27 +50,13 @@ _FORK_S = 0.05
 Listener = Callable[[TrialMessage], None]
 
 
-class Clock:
-    """Simulated seconds. Only trials move it."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def until(self, moment_s: float) -> None:
-        """Let time pass until a moment, which may lie in the past already."""
-        self.now_s = max(self.now_s, moment_s)
-
-
 class Replay:
     """The runner. The same ``seed`` and the same questions give the same answers."""
 
     def __init__(self, landscape: Landscape, *, seed: int = 0, catalog: Catalog | None = None) -> None:
         self.landscape = landscape
         self.predictor = Predictor(landscape, catalog or load_catalog())
-        self.clock = Clock()
+        self.clock = Clock()  # only trials move it
         self.cancelled = False
         self.asked: list[Answer] = []
         self.overhead = _Overhead.of(landscape, self.predictor.catalog)

@@ -294,8 +294,6 @@ def validation_in_between(run):
     return {"model": model, "optimizer": optimizer}
 
 
-# --- weights that the loop anneals ----------------------------------------------------------------------------
-
 BETA = 0.0
 
 

@@ -1,7 +1,5 @@
 """The table of loops: each kind under each setting against the plain loop, on the CPU and captured on a GPU."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping

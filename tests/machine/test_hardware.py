@@ -34,23 +34,14 @@ def test_every_field_of_a_gpu_is_filled():
 
 
 OPTIONAL = [
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetCudaComputeCapability",
+    *("nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetMigMode"),
+    *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetUtilizationRates"),
+    *("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetCudaComputeCapability"),
 ]
 # What only a trial asks for.
 WATCHED = [
-    "nvmlDeviceGetProcessUtilization",
-    "nvmlDeviceGetMarginTemperature",
-    "nvmlDeviceGetTemperatureThreshold",
-    "nvmlDeviceGetTotalEnergyConsumption",
+    *("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMarginTemperature"),
+    *("nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetTotalEnergyConsumption"),
 ]
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Profile
 from advisor.step.step import InferStep, TrainStep
@@ -22,8 +21,6 @@ from advisor.trial.profile.habits import (
     validation_rows,
     with_habits,
 )
-
-CATALOG = load_catalog()
 
 
 @pytest.fixture(autouse=True)

@@ -4,16 +4,19 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from report_text import body_of, table_rows
 from sample_session import cancelled_history, detailed_history, failed_history, sample_history, sample_request
 
-from advisor.experiment.events import ExportVerified
+from advisor.cli.grammar import parse
+from advisor.experiment.events import ExportVerified, GoalSet
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
+from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, Verification
-from advisor.report.document import Listing
+from advisor.records import Comparison, TargetSpec, Verification
+from advisor.report.document import Listing, Paragraph
+from advisor.report.whole import reproduce_section
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
@@ -26,6 +29,15 @@ def catalog() -> Catalog:
 @pytest.fixture(scope="module")
 def text(catalog) -> str:
     return markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
+
+
+def body_of(text: str, section: str) -> str:
+    return text.split(f"\n## {section}\n")[1].partition("\n## ")[0]
+
+
+def table_rows(text: str, section: str) -> list[list[str]]:
+    rows = [line for line in body_of(text, section).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
 
 
 class _Page(HTMLParser):
@@ -56,19 +68,9 @@ class _Page(HTMLParser):
 
 def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
-        "The settings together",
-        "Settings, best first",
-        "Why they help",
-        "Batch sizes",
-        "Found in your source",
-        "Baseline",
-        "Where the time goes",
-        "Efficiency",
-        "Waits and habits",
-        "Not tried",
-        "Hardware and versions",
-        "To reproduce it",
-        "How the numbers were made",
+        *("The settings together", "Settings, best first", "Why they help", "Batch sizes", "Found in your source"),
+        *("Baseline", "Where the time goes", "Efficiency", "Waits and habits", "Not tried", "Hardware and versions"),
+        *("To reproduce it", "How the numbers were made"),
     ]
     assert "torch | 2.11.0+cu130" in text
     assert "The step is compute-heavy: the GPU is busy 97 %" in text
@@ -251,3 +253,33 @@ def test_the_sweep_with_its_knee_and_the_advice(told):
 def test_one_size_is_no_sweep(detailed, catalog):
     del detailed.trials["batch_size=128"]
     assert "## Batch sizes" not in markdown_report(detailed, sample_request(), catalog)
+
+
+# --- how to run the session again -----------------------------------------------------------------------------
+
+NAMED = [GoalSet(Goal(), "20261122-222304"), *sample_history()[1:]]
+
+
+def test_the_session_its_date_and_its_command_are_told():
+    request = replace(sample_request(), command=("mymodel:build", "--budget", "90s"))
+    blocks = reproduce_section(SessionState.of(NAMED), request).blocks
+    assert blocks[0] == Paragraph("Session 20261122-222304.")
+    assert blocks[-1] == Listing("perf-advisor mymodel:build --budget 90s", "bash")
+
+
+def test_a_session_that_no_command_line_began_has_its_name_only():
+    assert reproduce_section(SessionState.of(NAMED), sample_request()).blocks == (
+        Paragraph("Session 20261122-222304."),
+    )
+
+
+def test_the_command_is_kept_as_it_was_typed_without_secrets(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = "m:build --gpus 2 --nnodes 2 --rdzv-endpoint a:1 -- --hf_token x --lr 0.1"
+    typed = line.split()
+    assert parse(typed).request.command == tuple("***" if word == "x" else word for word in typed)
+
+
+def test_a_resumed_session_keeps_the_command_that_began_it():
+    past = Request(TargetSpec("m:build", "/a"), command=("m:build", "--only", "tf32"))
+    assert Request(TargetSpec("", "/a"), command=("--resume",)).continuing(past).command == past.command

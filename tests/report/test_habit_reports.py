@@ -18,9 +18,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding
 from advisor.report.evidence import price_of, price_text
 
-# --- what reports say of habits -------------------------------------------------------------------------------
-
-
 CATALOG = load_catalog()
 
 
@@ -82,8 +79,6 @@ def test_a_recommendation_says_where_the_habit_was_found():
     assert CATALOG["empty_cache"].why(facts, "never") == "Found at train.py:7 and 1 more: it empties the cache"
     assert "Found at" not in CATALOG["loss_sync"].why(facts, "never")
 
-
-# --- a whole session ------------------------------------------------------------------------------------------
 
 LOOP = """
 for images, labels in loader:

@@ -5,23 +5,12 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from sample_session import cpu_history, detailed_history, sample_history
 
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, TrialResult
 from advisor.report.rows import Against, Figures, Row, Tick, ranking
-
-SESSIONS = {
-    "sample": sample_history(),
-    "detailed": detailed_history(),
-    "cpu": cpu_history(),
-    "app": histories.whole(),
-    "contributions": histories.contributed(),
-    "memory": histories.by_memory(),
-    "decided": histories.decided(),
-}
 
 
 def moments(history: list[Event]) -> Iterator[SessionState]:
@@ -40,9 +29,9 @@ def row_of(state: SessionState, name: str) -> Row:
     return next(row for row in rows_of(state) if row.key == name)
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("name", histories.SESSIONS)
 def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(name):
-    for state in moments(SESSIONS[name]):
+    for state in moments(histories.SESSIONS[name]):
         found, rows = ranking(state), rows_of(state)
         for row in rows:
             record = state.trials.get(row.key)

@@ -110,9 +110,6 @@ def test_candidates_that_help_are_counted_where_no_combination_does():
     assert result_line(state).endswith("nothing that was measured together is measurably faster")
 
 
-# --- the whole loop of a script -------------------------------------------------------------------------------------
-
-
 def in_a_loop(times):
     state = SessionState.of(sample_history())
     state.baseline = replace(state.baseline, result=replace(state.baseline.result, whole_rounds=times))

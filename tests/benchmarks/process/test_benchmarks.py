@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CPU = torch.device("cpu")
 
-# --- the loop -------------------------------------------------------------------------------------------------
-
 
 def test_a_step_on_one_batch_is_timed():
     timed = plain.time_loop(lambda batch: time.sleep(0.01) or batch[0], (torch.zeros(1),), timed_s=0.1)
@@ -49,9 +47,6 @@ def test_a_result_that_is_not_finite_has_no_time(result):
         plain.time_loop(lambda batch: result, (torch.zeros(1),), timed_s=0.0)
 
 
-# --- the workloads and their variants -------------------------------------------------------------------------
-
-
 def first_result(write):
     """The result of the first step of a loop over the twelve blocks of linear layers."""
     written = script.load(WORKLOADS["mlp12"], CPU)
@@ -72,7 +67,7 @@ def test_settings_and_the_plain_loop_compute_the_same(tmp_path):
 def test_an_experts_stack_computes_nearly_the_same(who):
     workload = WORKLOADS["mlp12"]
     with state_put_back(), torch.compiler.set_stance("force_eager"):
-        loss = first_result(lambda written: experts.write(workload, who, written, experts.stacks_of(workload, who)[0]))
+        loss = first_result(lambda written: experts.write(workload, who, written, experts.experts_of(workload)[who][1]))
     torch.testing.assert_close(loss, first_result(variants.baseline), rtol=0.02, atol=0)
 
 

@@ -4,15 +4,57 @@ import functools
 from pathlib import Path
 
 import pytest
-from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET
-from trial_numerics import NumericsBench
+from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET, plant_numerics
+from trial_processes import spec_of
 
-from advisor.records import Mode, Numerics, Outcome, Verdict
+from advisor.judging.judge import CONTROL_SETTINGS, Judge, trial_record
+from advisor.judging.numerics import own_rounding
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Candidate, Inspected, Mode, Numerics, Outcome, TrialKind, Verdict
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 BLOCKS, DROPPING = (BLOCKS_TARGET.format(dropout=dropout) for dropout in (0.0, 0.1))
 WORKLOADS = Path(__file__).parents[2] / "gpu" / "workloads"
+
+
+class NumericsBench:
+    """A target with its baseline, its control and its reference measured, briefly; ``record`` tries settings on it."""
+
+    def __init__(self, folder, text, *, device, mode=None):
+        self.folder = folder
+        (folder / "target.py").write_text(text, encoding="utf-8")
+        self.recipes = (str(plant_numerics(folder / "recipes")),)
+        self.of_target = {"device": device, "mode": mode}
+        self.catalog = load_catalog(self.recipes)
+        self.runner = Runner()
+        self.told = []
+        baseline = self.trial({}, kind=TrialKind.BASELINE)
+        assert baseline.measured, baseline
+        workload = next(message.workload for message in self.told if isinstance(message, Inspected))
+        rounding = own_rounding(self.catalog, workload)
+        self.reference = self.trial({}, kind=TrialKind.REFERENCE)
+        judge = Judge(
+            self.catalog,
+            workload.mode,
+            baseline,
+            reference=self.reference if self.reference.probed else None,
+            own_rounding=rounding,
+        )
+        self.judge = judge.with_run(CONTROL_SETTINGS, self.trial({}, stream_seed=1))
+
+    def trial(self, settings, **options):
+        """Run a trial that measures next to nothing."""
+        options |= {"measure_s": 0.01, "warmup_limit_s": 0.05, "timeout_s": 300.0, "recipe_folders": self.recipes}
+        spec = spec_of(self.folder, "target.py", settings=dict(settings), **self.of_target, **options)
+        return self.runner.run(spec, self.told.append)
+
+    def record(self, recipe, value=True):
+        """The record of a recipe's value."""
+        candidate = Candidate(recipe, self.catalog[recipe].key, value)
+        judge = self.judge.with_run(candidate.settings, self.trial(candidate.settings))
+        return trial_record(judge, candidate, candidate.settings)
 
 
 @pytest.fixture(scope="module", params=["cpu", GPU])

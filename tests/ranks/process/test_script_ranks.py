@@ -192,7 +192,7 @@ SLOW_STEPS = """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def wait(optimizer, *_):
-        time.sleep(0.0 if optimizer.param_groups[0]["fused"] else 0.1)
+        time.sleep(0.0 if optimizer.param_groups[0]["fused"] else 0.05)
 
     register_optimizer_step_pre_hook(wait)
 """
@@ -201,7 +201,7 @@ SLOW_STEPS = """
 def test_a_session_finds_settings_in_ranks_and_writes_them_into_the_script(folder, capsys):
     text = text_of(SLOW_STEPS)
     (folder / "train.py").write_text(text)
-    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "40s", "--only", "fused_optimizer"]
+    command = ["train.py", "--gpus", "2", "--device", "cpu", "--budget", "25s", "--only", "fused_optimizer"]
     with short_trials():
         code = cli.main([*command, "--json", "found.json", "--export", "train.tuned.py", "--headless"])
     told = capsys.readouterr().err

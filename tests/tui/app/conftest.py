@@ -1,7 +1,10 @@
-"""Makes the tests of the app faster: style sheets are parsed once, and nothing waits where nothing happens."""
+"""Makes the tests of the app faster: style sheets are parsed once, frames that nobody sees are not drawn, and nothing
+waits where nothing happens.
+"""
 
 import pytest
 import tui_pilot
+from textual._compositor import Compositor
 from textual.css.stylesheet import Stylesheet
 
 
@@ -19,6 +22,16 @@ def sheets_parsed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stylesheet, "_parse_rules", parse_once)
         yield
+
+
+@pytest.fixture(autouse=True)
+def frames_not_drawn(monkeypatch):
+    """Draw no frame for a terminal, of which there is none: ``settle`` draws the screen once the app is at rest.
+
+    The time for a frame comes three times as often, for that is what ``settle`` waits for.
+    """
+    monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 1 / 180)
+    monkeypatch.setattr(Compositor, "render_update", lambda self, **how: self._dirty_regions.clear())
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Every key that is offered does something that can be seen; and copying."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest

@@ -1,35 +1,12 @@
 """Accepting and rejecting in the app: what is asked of the session, and what is shown at once."""
 
-from __future__ import annotations
-
 import tui_histories as histories
 from tui_pilot import choose, driven, press, screen_text, settle, until
 
 from advisor.experiment import events
 
-BATCH = histories.BATCH_DOUBLED.candidate.name
-
-
-# --- after a session ------------------------------------------------------------------------------------------
-
 
 async def test_several_quick_decisions_are_followed_together_unless_that_is_stopped() -> None:
-    async with driven(histories.whole()) as (pilot, app, control):
-        control.holds_rework = True
-        await pilot.press("down", "r")
-        await until(pilot, lambda: ("rework",) in control.calls)
-        assert app.context.busy_with == "Measuring the combination again"
-        await press(pilot, "down", "r", "down", "a")
-        assert control.calls.count(("rework",)) == 1, "a round follows the one that runs"
-        control.stop()  # as a session does by itself
-        await until(pilot, lambda: control.calls.count(("rework",)) == 2)
-        await press(pilot, "x")
-        await until(pilot, lambda: not app.context.busy_with)
-        assert control.calls.count(("rework",)) == 2
-        assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "batch_size"]
-
-
-async def test_a_decision_while_the_stack_is_measured_again_is_followed_by_another_round() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
         control.holds_rework = True
         await press(pilot, "down", "r")
@@ -37,11 +14,16 @@ async def test_a_decision_while_the_stack_is_measured_again_is_followed_by_anoth
         await press(pilot, "u")
         assert app.context.state.stack == histories.STACK
         await until(pilot, lambda: ("rework",) in control.calls)
-        await press(pilot, "down", "r")
-        assert control.calls.count(("rework",)) == 1
+        assert app.context.busy_with == "Measuring the combination again"
+        await press(pilot, "r", "down", "r", "down", "a")
+        assert control.calls.count(("rework",)) == 1, "a round follows the one that runs"
         control.stop()  # as a session does by itself
         await until(pilot, lambda: control.calls.count(("rework",)) == 2)
-        control.stop()
+        await press(pilot, "x")
+        await until(pilot, lambda: not app.context.busy_with)
+        assert control.calls.count(("rework",)) == 2
+        decided = [call[1] for call in control.calls if call[0] == "decide"]
+        assert decided == [*["channels_last"] * 3, "compile", "batch_size"]
 
 
 async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
@@ -93,9 +75,6 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         shown = screen_text(app).splitlines()[-2]
         assert "● Done" in shown
         assert "left" not in shown
-
-
-# --- while a session runs -------------------------------------------------------------------------------------
 
 
 async def test_what_was_decided_at_the_last_moment_is_followed_after_the_session() -> None:

@@ -1,7 +1,5 @@
 """How often the app draws: once for many events, at once for a key, and the footer only when its keys change."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter
@@ -22,7 +20,7 @@ from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.key_footer import KeyFooter
 
 INTERVAL_S = 0.5
-NAME = histories.BATCH.candidate.name
+NAME = histories.RUNNING
 
 
 def footer_keys(app) -> list[str]:

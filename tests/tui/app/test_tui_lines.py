@@ -58,9 +58,6 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
         assert "warming up" in screen_text(app)
 
 
-# --- gauges ---------------------------------------------------------------------------------------------------
-
-
 async def test_gauges_are_shown_where_there_is_room() -> None:
     async with driven(histories.whole(), gauges=True) as (pilot, app, _control):
         for size in SIZES:

@@ -19,10 +19,7 @@ from advisor.tui.app import AdvisorApp
 from advisor.tui.context import closing_words
 from advisor.tui.views import VIEWS
 
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def app_over(session_id):
@@ -106,9 +103,6 @@ async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, opt
             await press(pilot, key)
         assert f"Go on with: perf-advisor --resume {session_id}{option}" in notice(app)
     assert open_session(session_id).events == app.context.recorded.events
-
-
-# --- the command line -----------------------------------------------------------------------------------------
 
 
 def test_open_without_a_terminal_says_what_to_do(capsys):

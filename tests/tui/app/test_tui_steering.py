@@ -1,7 +1,5 @@
 """The session obeys: skip, pause, more time, what was skipped, an early end; and what is asked before leaving."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sys
@@ -13,17 +11,12 @@ from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.screens import QuitScreen
 
-RUNNING = histories.BATCH.candidate.name
-
-
-# --- while a session runs -------------------------------------------------------------------------------------
-
 
 async def test_a_running_session_is_steered_by_keys() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "x")
         assert control.calls[-1] == ("skip",)
-        assert f"Skipped: {RUNNING}." in screen_text(app)
+        assert f"Skipped: {histories.RUNNING}." in screen_text(app)
 
         await press(pilot, "plus")
         assert control.calls[-1] == ("extend", 60.0)
@@ -47,7 +40,7 @@ async def test_a_running_session_is_steered_by_keys() -> None:
 async def test_between_two_trials_the_keys_stay_where_they_are() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         before = screen_text(app).splitlines()[-1]
-        await tell(pilot, events.TrialEnded(RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
+        await tell(pilot, events.TrialEnded(histories.RUNNING, Outcome.MEASURED, "", 40.0, 2**30))
         assert screen_text(app).splitlines()[-1] == before
         await press(pilot, "x")
         assert ("skip",) not in control.calls
@@ -77,14 +70,11 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
 
 
-# --- leaving --------------------------------------------------------------------------------------------------
-
-
 async def test_leaving_while_something_is_measured_is_asked_about() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
-        assert f"{RUNNING} is not finished." in screen_text(app)
+        assert f"{histories.RUNNING} is not finished." in screen_text(app)
         await press(pilot, "enter", "escape")
         assert app.is_running
         assert control.calls == [("run",)], "no other key does anything"
@@ -106,9 +96,6 @@ async def test_leaving_from_another_screen_is_asked_about_too() -> None:
         assert ("cancel",) not in control.calls
         await press(pilot, "escape")
         assert app.is_running
-
-
-# --- keys and a small screen ----------------------------------------------------------------------------------
 
 
 async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:

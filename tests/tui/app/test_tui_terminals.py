@@ -16,16 +16,11 @@ from advisor.records import Outcome
 from advisor.tui.views.result_table import TICKS
 from advisor.tui.widgets.log_tail import LogTail
 
-RUNNING = histories.BATCH.candidate.name
-
-
-# --- colours ------------------------------------------------------------------------------------------------------
-
 
 async def test_without_colour_every_state_is_in_words_or_signs(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     told = {
-        "1": ["confirmed", "faster: 32.6", "★", "☑", "☐", "failed"],
+        "1": ["confirmed", "faster: 26.3", "★", "☑", "☐", "failed"],
         "2": ["forward", "backward", "Compute-heavy"],
         "3": ["measured", "failed", "out of memory"],
         "4": ["Save"],
@@ -57,9 +52,6 @@ def test_ticks_differ_in_their_signs() -> None:
     assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
 
 
-# --- logs ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.timed
 async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> None:
     log = tmp_path / "trial.log"
@@ -73,7 +65,7 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
                 if over.wait(1 / 20):
                     return
 
-    history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
+    history = [*histories.to_trials(), events.TrialStarted(histories.RUNNING, str(log))]
 
     async def answer_s(pilot) -> float:
         answers = []
@@ -103,21 +95,21 @@ async def test_five_thousand_log_lines_a_second_do_not_delay_a_key(tmp_path) -> 
 async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
     log = tmp_path / "trial.log"
     log.write_text("the first line\n")
-    history = [*histories.to_trials(), events.TrialStarted(RUNNING, str(log))]
+    history = [*histories.to_trials(), events.TrialStarted(histories.RUNNING, str(log))]
 
     async with driven(history, hold=True) as (pilot, app, _control):
         await pilot.press("3")
-        await choose(pilot, RUNNING)
+        await choose(pilot, histories.RUNNING)
         assert "the first line" in screen_text(app)
         with log.open("a") as file:
             file.write("the last line\n")
-        app.post_event(events.TrialEnded(RUNNING, Outcome.MEASURED, "", 20.0, 6 * histories.GIB, 4.0))
+        app.post_event(events.TrialEnded(histories.RUNNING, Outcome.MEASURED, "", 20.0, 6 * histories.GIB, 4.0))
         app.post_event(events.TrialMeasured(histories.BATCH))
         app.post_event(events.TrialStarted("stack: the rest", str(tmp_path / "next.log")))
         await settle(pilot)
         app.query_one(LogTail).poll()
         await settle(pilot)
-        assert app.view.selected == RUNNING, "the person picked it"
+        assert app.view.selected == histories.RUNNING, "the person picked it"
         assert "the last line" in screen_text(app)
         log.unlink()  # as a temporary folder goes with its session
         app.query_one(LogTail).poll()

@@ -1,7 +1,5 @@
 """A session that replays events, and the app over it: all else is real."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 
@@ -97,7 +95,7 @@ def make_app(
     gauges: bool = False,
     target: str = "torchvision.models:resnet50",
     config_path: str | None = None,
-    draw_interval_s: float = 0.01,
+    draw_interval_s: float = 0.005,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""

@@ -1,18 +1,27 @@
-"""Scripted sessions, made of real events, of a ResNet-50 on an H200; some of their names look like markup."""
+"""Scripted sessions of the sample's ResNet-50, with more trials than the sample has; some names look like markup."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from facts import GIB, GPU_UUID
-from sample_parts import (
+from sample_session import (
+    H200_NOISE,
     SAMPLE_FINDINGS,
+    baseline_of,
+    cpu_history,
     cpu_machine,
+    detailed_baseline,
+    detailed_history,
     detailed_profile,
     failed_trial,
     h200_machine,
     recommended,
     resnet_facts,
+    resnet_profile,
+    resnet_stack,
+    resnet_trials,
     result_of,
+    sample_history,
     trial_of,
 )
 
@@ -21,7 +30,6 @@ from advisor.experiment.control import Decision
 from advisor.experiment.events import Event
 from advisor.judging.objective import Goal
 from advisor.records import (
-    BaselineRecord,
     Block,
     Comparison,
     Facts,
@@ -34,11 +42,9 @@ from advisor.records import (
     OperatorRow,
     Outcome,
     Recommendation,
-    StackRecord,
     SyncPlace,
     TrialRecord,
     TrialResult,
-    Value,
 )
 from advisor.tui.widgets.gauges import Reading
 
@@ -46,18 +52,12 @@ READING = Reading(
     (GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB)
 )
 HARDWARE = h200_machine()
-RESNET = resnet_facts(HARDWARE).workload
 NOTE = "the weights are random: no [pretrained] weights were asked for"
-RESNET = replace(RESNET, current={**RESNET.current, "data.num_workers": 0}, notes=(NOTE,))
+RESNET = replace(resnet_facts(HARDWARE).workload, notes=(NOTE,))
 READS_LOSS = "total += loss.item()  # [red]"
 PROFILE = replace(
     detailed_profile(),
-    operators=(
-        OperatorRow("aten::cudnn_convolution", 53, 2.1, 8.9),
-        OperatorRow("aten::convolution_backward", 53, 3.4, 15.2),
-        OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1),
-        OperatorRow("aten::copy_", 4.5, 0.05, 1.1),
-    ),
+    operators=(*resnet_profile().operators, OperatorRow("aten::copy_", 4.5, 0.05, 1.1)),
     trace_path="/nowhere/baseline-trace.json.gz",
     sync_places=(SyncPlace("train.py", 41, READS_LOSS, 1.0, 19.4), SyncPlace("", 0, "the backward pass", 1.0, None)),
 )
@@ -65,131 +65,51 @@ FOUND = (replace(SAMPLE_FINDINGS[1], text=READS_LOSS), replace(SAMPLE_FINDINGS[0
 READ = events.SourceRead(("train.py",), FOUND, ("deploy.ipynb could not be read: no notebook",))
 
 
-def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8) -> TrialResult:
-    """A measured trial."""
-    return result_of(step_ms, 64, reserved=memory_gib, warmup=warmup_s)
+def on_gpu(record: TrialRecord, energy_j: float, **changes: object) -> TrialRecord:
+    """The record with energy and the GPU's readings, and these changes of its result."""
+    readings = {"gpu": GpuReadings(51, 1980, 486.0), "energy_j_per_sample": energy_j, **changes}
+    return replace(record, result=replace(record.result, **readings), confirmed=True)
 
 
-def on_gpu(measured_result: TrialResult, energy_j: float, **readings: object) -> TrialResult:
-    """The same with energy and the GPU's readings."""
-    gpu = replace(GpuReadings(51, 1980, 486.0), **readings)
-    return replace(measured_result, energy_j_per_sample=energy_j, gpu=gpu)
+BASELINE = detailed_baseline(baseline_of(26.31, 64, H200_NOISE, reserved=9.13))
+SAMPLE = {record.candidate.recipe: record for record in resnet_trials(BASELINE)}
+CLOSE = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 1e-5, "the first 8 losses are not bit-equal")
+CHANGED = NumericsResult(Numerics.CHANGED, Numerics.CHANGED, 0.21, "the first 8 losses are not bit-equal")
 
-
-def measured(
-    recipe: str,
-    key: str,
-    value: Value,
-    speedup: float,
-    memory_gib: float,
-    *,
-    half: float = 0.012,
-    numerics: Numerics = Numerics.EXACT,
-    difference: float | None = 0.0,
-    warmup_s: float = 0.8,
-) -> TrialRecord:
-    """A candidate's record with a speed-up."""
-    words = "bit-equal to the baseline's" if numerics is Numerics.EXACT else "not bit-equal"
-    compared = NumericsResult(numerics, numerics, difference, f"the first 8 losses are {words}")
-    interval = speedup, speedup - half, speedup + half
-    return trial_of(
-        recipe, key, value, BASELINE, BASELINE.step_ms / speedup, interval, compared, warmup_s, reserved=memory_gib
-    )
-
-
-def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *, hint: str = "") -> TrialRecord:
-    """A candidate's record without a measurement."""
-    return failed_trial(recipe, key, value, TrialResult(outcome, reason, hint))
-
-
-BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, half_width=0.006)
-
-AUTOCAST = measured("autocast", "precision.autocast", "bfloat16", 1.118, 6.2)
-AUTOCAST = replace(
-    AUTOCAST,
-    result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",)),
-    numerics=NumericsResult(
-        Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the losses of the first 5 steps differ by 3.1e-03", 3.0e-3, 4.1e-6
-    ),
-)
-LAST = measured(
-    "channels_last", "model.memory_format", "channels_last", 1.391, 9.3, numerics=Numerics.CLOSE, difference=8e-6
-)
-LAST = replace(LAST, result=on_gpu(LAST.result, 0.181), confirmed=True)
-TF32 = measured(
-    "tf32", "precision.float32_matmul", "high", 1.021, 9.1, half=0.006, numerics=Numerics.CLOSE, difference=1e-5
-)
-FUSED = measured("fused_optimizer", "optimizer.implementation", "fused", 1.012, 9.1, half=0.003)
+CONTROL, ZERO_GRAD, BENCHMARK = SAMPLE["control"], SAMPLE["zero_grad"], SAMPLE["cudnn_benchmark"]
+LAST = on_gpu(SAMPLE["channels_last"], 0.181)
+AUTOCAST = on_gpu(SAMPLE["autocast"], 0.171, gpu=GpuReadings(51, 1980, 486.0, ("power cap",)))
+TF32 = trial_of("tf32", "precision.float32_matmul", "high", BASELINE, 25.77, (1.021, 1.015, 1.027), CLOSE)
 WORSE = replace(
-    FUSED,
+    SAMPLE["fused_optimizer"],
     numerics=NumericsResult(Numerics.CLOSE, Numerics.EXACT, 2.2e-7, "the weights after the first step differ"),
     confirmed=True,
 )
-BENCHMARK = measured("cudnn_benchmark", "backends.cudnn_benchmark", True, 1.002, 9.8, half=0.004, warmup_s=13.2)
-WORKERS = measured("num_workers", "data.num_workers", 4, 1.014, 9.1, half=0.004)
-WORKERS = replace(
-    WORKERS,
-    result=replace(
-        on_gpu(WORKERS.result, 0.246),
-        disturbed="another process (pid 911, python) used up to 34 % of the GPU while it was timed",
-        notes=(
-            "4 workers on 16 cores [/]",
-            "the gradient scaler skipped 2 of the first 8 updates; its scale settled at 16384",
-        ),
-        skipped_steps=2,
+WORKERS = on_gpu(
+    trial_of("num_workers", "data.num_workers", 4, BASELINE, 25.95, (1.014, 1.01, 1.018), None),
+    0.246,
+    disturbed="another process (pid 911, python) used up to 34 % of the GPU while it was timed",
+    notes=(
+        "4 workers on 16 cores [/]",
+        "the gradient scaler skipped 2 of the first 8 updates; its scale settled at 16384",
     ),
+    skipped_steps=2,
 )
-GRAPH = failed(
-    "step_graph",
-    "step.cuda_graph",
-    True,
-    Outcome.FAILED,
-    "SGD cannot be captured: [capturable] is not offered by this optimizer",
-    hint="AdamW and Adam take capturable=True.",
+REFUSED = "SGD cannot be captured: [capturable] is not offered by this optimizer"
+REFUSED = TrialResult(Outcome.FAILED, REFUSED, "AdamW and Adam take capturable=True.")
+GRAPH = failed_trial("step_graph", "step.cuda_graph", True, REFUSED)
+BATCH = trial_of(
+    "batch_size", "data.batch_size", 256, BASELINE, 90.49, (1.163, 1.151, 1.175), CHANGED, samples=256, reserved=34.6
 )
-
-
-def of_batch(size: int, speedup: float, memory_gib: float) -> TrialRecord:
-    """A batch size's record; its speed-up is in samples."""
-    record = measured(
-        "batch_size", "data.batch_size", size, speedup, memory_gib, numerics=Numerics.CHANGED, difference=0.21
-    )
-    step_ms = BASELINE.step_ms * size / 64 / speedup
-    return replace(
-        record, result=replace(record.result, batch_size=size), step_ms=step_ms, samples_per_s=1e3 * size / step_ms
-    )
-
-
-BATCH = of_batch(256, 1.163, 34.6)
-BATCH_DOUBLED = of_batch(128, 1.119, 17.9)
-BATCH_BIG = failed("batch_size", "data.batch_size", 4096, Outcome.OUT_OF_MEMORY, "tried to allocate 48.0 GiB")
-COMPILE = measured(
-    "compile",
-    "compile.mode",
-    "max-autotune-no-cudagraphs",
-    1.284,
-    7.4,
-    numerics=Numerics.CLOSE,
-    difference=4e-6,
-    warmup_s=41.5,
-)
-ZERO_GRAD = measured("zero_grad", "step.zero_grad", "zeros", 0.981, 9.1, half=0.004)
-CONTROL = measured("control", "control.noop", True, 1.001, 9.1, half=0.003)
+BATCH_DOUBLED = SAMPLE["batch_size"]
+FULL = TrialResult(Outcome.OUT_OF_MEMORY, "tried to allocate 48.0 GiB")
+BATCH_BIG = failed_trial("batch_size", "data.batch_size", 4096, FULL)
+MODE = "max-autotune-no-cudagraphs"
+COMPILE = trial_of("compile", "compile.mode", MODE, BASELINE, 20.49, (1.284, 1.272, 1.296), CLOSE, 41.5, reserved=7.4)
 
 RECORDS = (
-    CONTROL,
-    LAST,
-    AUTOCAST,
-    TF32,
-    WORSE,
-    WORKERS,
-    BENCHMARK,
-    ZERO_GRAD,
-    GRAPH,
-    BATCH,
-    BATCH_DOUBLED,
-    BATCH_BIG,
-    COMPILE,
+    *(CONTROL, LAST, AUTOCAST, TF32, WORSE, WORKERS, BENCHMARK, ZERO_GRAD, GRAPH),
+    *(BATCH, BATCH_DOUBLED, BATCH_BIG, COMPILE),
 )
 SKIPPED = {
     "float8": "needs torchao, which is not installed: pip install torchao",
@@ -197,37 +117,25 @@ SKIPPED = {
     "pin_memory": "the copy to the device is 3.4 % of the step and overlaps already",
     "prefetch": "data.num_workers is 0, so there is nothing to prefetch",
 }
-
 CONSENT = tuple(record.candidate.name for record in RECORDS if record.candidate.recipe == "batch_size")
+RUNNING = BATCH.candidate.name
 
-STACK = StackRecord(
-    settings={
-        "model.memory_format": "channels_last",
-        "precision.autocast": "bfloat16",
-        "compile.mode": "max-autotune-no-cudagraphs",
-        "optimizer.implementation": "fused",
-    },
-    result=result(13.9, 5.2, 44.0),
-    comparison=Comparison(2.345, 2.321, 2.366, paired=True),
-    numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.3e-3, ""),
-    break_even_steps=2310,
-    step_ms=13.9,
-    samples_per_s=4604.3,
-    confirmed=True,
+STACK = resnet_stack(BASELINE, confirmed=True)
+STACK = replace(
+    STACK,
+    settings={**STACK.settings, "compile.mode": MODE},
     dropped={"data.num_workers": "within the noise once the rest is on"},
 )
-
-SMALL_STACK = StackRecord(
+SMALL_STACK = replace(
+    STACK,
     settings={**AUTOCAST.settings, "memory.activation_checkpointing": "blocks"},
-    result=result(34.7, 3.1),
+    result=result_of(27.96, 64, reserved=3.1),
     comparison=Comparison(0.941, 0.936, 0.946, paired=True),
-    numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, ""),
     break_even_steps=None,
-    step_ms=34.7,
-    samples_per_s=1844.4,
-    confirmed=True,
+    step_ms=27.96,
+    samples_per_s=64 / 27.96e-3,
+    dropped={},
 )
-
 CHOSEN = (LAST, COMPILE, BATCH, AUTOCAST, TF32, WORKERS, WORSE)
 
 
@@ -264,8 +172,8 @@ def to_trials() -> list[Event]:
             for event in (events.TrialStarted(record.candidate.name, ""), events.TrialMeasured(record))
         ),
         events.Ranked(recommendations((LAST, AUTOCAST, TF32))),
-        events.TrialStarted(BATCH.candidate.name, ""),
-        events.TrialActivity(BATCH.candidate.name, "warming up"),
+        events.TrialStarted(RUNNING, ""),
+        events.TrialActivity(RUNNING, "warming up"),
         events.ProgressMade(0.62, 74.0),
     ]
 
@@ -294,7 +202,8 @@ def whole() -> list[Event]:
 
 def with_something_untried() -> list[Event]:
     """The whole session, with a trial that it had no time for."""
-    untried = failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
+    late = TrialResult(Outcome.SKIPPED, "it needs about 17 s")
+    untried = failed_trial("tf32", "precision.float32_matmul", "medium", late)
     return [*whole(), events.TrialMeasured(untried)]
 
 
@@ -366,3 +275,16 @@ def judged_nothing() -> list[Event]:
         events.StageStarted("done"),
         events.SessionFinished(False, 12.0),
     ]
+
+
+# Sessions of all kinds, by a name: running and finished, by speed and by memory, on a GPU and without one.
+SESSIONS = {
+    "running": to_trials(),
+    "finished": whole(),
+    "contributions": contributed(),
+    "decided": decided(),
+    "memory": by_memory(),
+    "cpu": cpu_history(),
+    "sample": sample_history(),
+    "detailed": detailed_history(),
+}

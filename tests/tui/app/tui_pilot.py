@@ -1,7 +1,5 @@
 """Driving the app in tests: a history is played, keys are pressed, and the screen is read as text."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -25,7 +23,7 @@ from advisor.tui.widgets.texts import TextPane
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
-NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
+NEXT_TIMERS_S = 0.008  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
 _LOOK_EVERY_S, _LOOKS = 0.002, 15
 
@@ -82,6 +80,8 @@ async def settle(pilot: Pilot[Any]) -> None:
         # Between the two looks, what is due next goes off: the next frame, a rework, a handler that has just begun.
         await pilot.pause(NEXT_TIMERS_S if quiet else 0)
         quiet = 0 if _has_work(app) else quiet + 1
+        if quiet:
+            app.screen._compositor.render_strips()
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
