@@ -122,7 +122,9 @@ def name_called(call: ast.Call) -> str:
 
 
 def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
+    """The value of a name, an attribute, an element or several; None for what would run code of its own."""
+    if isinstance(expression, ast.Tuple):
+        return tuple(value_of(one, names) for one in expression.elts)
     if isinstance(expression, ast.Name):
         return names.get(expression.id)
     if isinstance(expression, ast.Attribute):
