@@ -118,7 +118,13 @@ class _Editor(cst.CSTTransformer):
         where = self._position(original_node)
         self.done.add(where)
         for name, value in self._edits.arguments.get(where, {}).items():
-            updated_node = self._with_argument(updated_node, name, value) if value else _without(updated_node, name)
+            if value:
+                updated_node = self._with_argument(updated_node, name, value)
+                continue
+            args = [one for one in updated_node.args if not (one.keyword and one.keyword.value == name)]
+            if args and args[-1] is not (last := updated_node.args[-1]):
+                args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            updated_node = updated_node.with_changes(args=args)
         return updated_node
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
@@ -128,24 +134,25 @@ class _Editor(cst.CSTTransformer):
         if name in _OF_LOADER[: len(plain)]:
             old = plain[_OF_LOADER.index(name)]
         options = next((one for one in call.args if one.star == "**"), None)
-        inner = self._code(options.value) if options else ""
         if old is None and options is not None:
+            inner = self._code(options.value)
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
         if old is None and _LOADER_DEFAULTS.get(name) == value and self._code(call.func).endswith("DataLoader"):
             return call
-        parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
+        text = f"call({name}={value.replace('{}', self._code(old.value) if old else _COLLATES)})"
+        new = cst.ensure_type(cst.parse_expression(text), cst.Call).args[0]
         if old is not None:
-            return call.with_deep_changes(old, value=parsed)
-        new = cst.ensure_type(cst.parse_expression(f"call({name}=None)"), cst.Call).args[0].with_changes(value=parsed)
-        if call.args:  # between the arguments as between the others, and at the end as it was
-            *others, last = call.args
-            between = others[-1].comma if others else _APART
-            new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-            last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
-            return call.with_changes(args=[*others, last, new])
-        return call.with_changes(args=[new])
+            return call.with_deep_changes(old, value=new.value)
+        *others, last = call.args or [new]
+        if last is new:
+            return call.with_changes(args=[new])
+        # Between the arguments as between the others, and at the end as it was.
+        new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+        between = others[-1].comma if others else _APART
+        last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+        return call.with_changes(args=[*others, last, new])
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """A function that evaluates, without gradients."""
@@ -180,18 +187,15 @@ class _Editor(cst.CSTTransformer):
     def _edited_block(self, original: Any, updated: Any) -> Any:
         """A block whose pieces are changed, and with lines around its statements."""
         starts = [self._position(one)[:2] for one in original.body]
-        rows: list[list[Any]] = [[one] for one in updated.body]
+        rows: dict[Start, list[Any]] = {start: [one] for start, one in zip(starts, updated.body, strict=True)}
         for place, piece in self._edits.pieces.items():
-            if start_of(place) in starts:
-                begin = starts.index(start_of(place))
-                end = max(at for at, (line, _) in enumerate(starts) if line <= place.end_line)
-                within = list(zip(starts, rows, strict=True))[begin : end + 1]
-                behind = [one for (line, _), row in within if line in place.behind for one in row]
-                inside = [one for (line, _), row in within if line not in place.behind for one in row]
-                changed = [*self._changed(inside, place, piece), *behind]
-                rows[begin : end + 1] = [changed, *([] for _ in range(end - begin))]
+            if (first := start_of(place)) in rows:
+                inside = [start for start in starts if first <= start and start[0] <= place.end_line]
+                within = [one for start in inside if start[0] not in place.behind for one in rows[start]]
+                behind = [one for start in inside if start[0] in place.behind for one in rows[start]]
+                rows |= {start: [] for start in inside} | {first: [*self._changed(within, place, piece), *behind]}
         body: list[Any] = []
-        for start, row in zip(starts, rows, strict=True):
+        for start, row in rows.items():
             self.done.add(start)
             if row and (functions := self._functions.pop(start, [])):
                 blanks = 2 if isinstance(original, cst.Module) else 1
@@ -202,39 +206,35 @@ class _Editor(cst.CSTTransformer):
         return _with_body(updated, body)
 
     def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """The statements in the place of a piece."""
+        """The statements in the place of a piece: the same in its contexts, or the call of a function of them."""
         above = inside[0].leading_lines
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:
             block = self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0]
             inside = list(_entering(block, inside))
         if piece.name:
-            inside = self._as_function(inside, place, piece)
+            takes, gives, loop = ", ".join(place.takes), ", ".join(place.gives), self._edits.loop
+            body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
+            head = [piece.decorator] if piece.decorator else []
+            function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
+            self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
+            if piece.wrapped:
+                captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
+                self._functions[loop].append(_behind_blanks(captured[0], 1))
+            inside = self._lines([f"{gives} = {piece.name}({takes})" if gives else f"{piece.name}({takes})"])
         inside[0] = inside[0].with_changes(leading_lines=above)
         return inside
-
-    def _as_function(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """Keep some statements as a function above the loop, and return the statement that calls it."""
-        takes, gives = ", ".join(place.takes), ", ".join(place.gives)
-        body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
-        head = [piece.decorator] if piece.decorator else []
-        function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
-        loop = self._edits.loop
-        self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
-        if piece.wrapped:
-            captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
-            self._functions[loop].append(_behind_blanks(captured[0], 1))
-        called = f"{piece.name}({takes})"
-        return self._lines([f"{gives} = {called}" if gives else called])
 
     # --- the top of the file --------------------------------------------------------------------------------------
 
     def _with_top(self, original: cst.Module, updated: cst.Module) -> Any:
         edits, body = self._edits, list(updated.body)
-        bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
-        wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in edits.imports}
-        imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
         switches = [text for what, text in edits.switches.items() if what not in self.done]
+        bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
+        texts = "\n".join([updated.code, *switches, *edits.definitions])
+        of_torch = ["import torch"] if texts.count("torch.") > original.code.count("torch.") else []
+        wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in [*edits.imports, *of_torch]}
+        imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
         top = [edits.header] if edits.header and edits.header not in self._module.code else []
         top = [*top, *switches] if switches or "\n" in edits.header else []
         docstring = int(original.get_docstring() is not None)
@@ -257,22 +257,14 @@ def what_it_sets(statement: str) -> str:
     return called if text.endswith(")") and "." in called else ""
 
 
-def _without(call: cst.Call, name: str) -> cst.Call:
-    """A call without this keyword argument. The formatting after its last argument stays."""
-    args = [one for one in call.args if not (one.keyword and one.keyword.value == name)]
-    if args and len(args) < len(call.args):
-        last = call.args[-1]
-        args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-    return call.with_changes(args=args)
-
-
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    One of ``no_grad`` undoes nothing: it stays among its neighbours. Statements next to a ``with`` that call nothing
-    stay outside.
+    An autocast takes the place of one of its own. One of ``no_grad`` undoes nothing: it stays among its neighbours.
+    Statements next to a ``with`` that call nothing stay outside.
     """
     alone = all(isinstance(one, cst.With) for one in statements)
+    casts = any(matchers.matches(one.item, _AUTOCAST) for one in block.items)
 
     def may_undo(one: Any) -> bool:
         return isinstance(one, cst.With) and (alone or not all(matchers.matches(it.item, _NO_GRAD) for it in one.items))
@@ -280,33 +272,15 @@ def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     for is_own, group in itertools.groupby(statements, may_undo):
         inside = list(group)
         if is_own:
-            yield from (_with_contexts(one, block) for one in inside)
+            for own in inside:
+                kept = [one for one in own.items if not (casts and matchers.matches(one.item, _AUTOCAST))]
+                apart = (one.with_changes(comma=_APART) for one in [*kept, *block.items[:-1]])
+                yield own.with_changes(items=[*apart, block.items[-1]])
         elif any(matchers.findall(one, matchers.Call()) for one in inside):
             above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
             yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
         else:
             yield from inside
-
-
-def _with_contexts(own: cst.With, block: cst.With) -> cst.With:
-    """A ``with`` of the script's with contexts added last. An autocast of its own gets the type if it may be off."""
-    items, added = list(own.items), list(block.items)
-    for at, item in enumerate(items):
-        ours = next((one for one in added if matchers.matches(one.item, _AUTOCAST)), None)
-        if ours is None or not matchers.matches(item.item, _AUTOCAST):
-            continue
-        call: Any = item.item
-        given = {one.keyword.value: one.value for one in call.args if one.keyword}
-        is_literal = matchers.matches(
-            given.get("enabled", cst.Name("True")), matchers.Name("True") | matchers.Name("False")
-        )
-        if not is_literal and not (call.args[0].star or call.args[0].keyword):
-            typed = cst.ensure_type(ours.item, cst.Call).args[-1]
-            items[at] = item.with_changes(item=call.with_changes(args=[call.args[0].with_changes(comma=_APART), typed]))
-            added.remove(ours)
-    if added:
-        items[-1] = items[-1].with_changes(comma=_APART)
-    return own.with_changes(items=[*items, *added])
 
 
 def _behind_blanks(statement: Any, number: int) -> Any:

@@ -1,21 +1,31 @@
-"""Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
+"""Python source as trees: the names and calls of statements, and the loops around the lines that run."""
+
+from __future__ import annotations
 
 import ast
 import contextlib
 import functools
+import itertools
 import linecache
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any
 
+from advisor.files.paths import is_library
+
+Line = tuple[CodeType, int]
 Loop = ast.For | ast.AsyncFor | ast.While
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 # What leaves a block of statements, so that it cannot be a function.
 LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
+_HOLDS_BLOCKS = ast.stmt | ast.excepthandler | ast.match_case
 
 
-def bound_in(part: ast.AST) -> set[str]:
-    """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
-    return {name for node in ast.walk(part) for name in bound_by(node)}
+def bound_in(*parts: ast.AST) -> set[str]:
+    """The names and attributes (``self.step``) that pieces of source bind, or whose values they change in place."""
+    return {name for node in own_nodes(parts) for name in bound_by(node)}
 
 
 def bound_by(node: ast.AST) -> set[str]:
@@ -24,6 +34,8 @@ def bound_by(node: ast.AST) -> set[str]:
         return {name for target in node.targets for name in _bases(target)}
     if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
         return set(_bases(node.target))
+    if isinstance(node, FUNCTIONS | ast.ClassDef):
+        return {node.name}
     match node:  # a method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do
         case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_") and "grad" not in method:
             return set(_bases(owner)) if method != "unscale_" else set()
@@ -46,9 +58,76 @@ def walk(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
     return (node for one in parts for node in ast.walk(one))
 
 
+def own_nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of some pieces of source, but not what is inside the functions and classes that they define."""
+    for one in parts:
+        yield one
+        if not isinstance(one, FUNCTIONS | ast.Lambda | ast.ClassDef):
+            yield from own_nodes(ast.iter_child_nodes(one))
+
+
+def leaves(parts: Iterable[ast.AST]) -> bool:
+    """Whether statements leave their block or its function."""
+    return any(isinstance(one, LEAVES) for one in own_nodes(parts))
+
+
 def named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
     """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
     return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
+
+
+def names_in(parts: Iterable[ast.AST]) -> list[ast.Name | ast.Attribute]:
+    """The names and attributes in pieces of source."""
+    return [node for node in walk(parts) if isinstance(node, ast.Name | ast.Attribute)]
+
+
+def read_in(*parts: ast.AST) -> set[str]:
+    """The names and attributes that are read in pieces of source, those that are added to among them."""
+    added = (bound_by(node) for node in walk(parts) if isinstance(node, ast.AugAssign))
+    return set().union(*added) | {ast.unparse(one) for one in names_in(parts) if isinstance(one.ctx, ast.Load)}
+
+
+def computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The statements by which names get their values, in their order."""
+    found: list[ast.stmt] = []
+    for one in reversed(statements):
+        if bound_in(one) & needed:
+            found.insert(0, one)
+            needed = needed | read_in(one)
+    return found
+
+
+class Flow:
+    """The names and attributes of statements in the order in which they run.
+
+    ``read`` are those that they read before they give them a value, ``stored`` those that get one, and ``certain``
+    those that get one in any case.
+    """
+
+    def __init__(self, statements: Iterable[ast.stmt]) -> None:
+        self.read, self.stored = dict[str, None](), dict[str, None]()
+        self.certain = self._follow(statements, frozenset())
+
+    def _follow(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
+        """Add the names of statements before which some are bound; return those that are bound behind them."""
+        for one in statements:
+            inner = [] if isinstance(one, FUNCTIONS | ast.ClassDef) else [*blocks(one)]
+            heads = ast.iter_child_nodes(one) if any(inner) else [one]
+            nodes = [*walk(head for head in heads if head is one or not isinstance(head, _HOLDS_BLOCKS))]
+            own = named(walk(node.target for node in nodes if isinstance(node, ast.comprehension)), ast.Store)
+            added = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+            names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
+            names.sort(key=lambda node: (node.lineno, node.col_offset))
+            texts = [(text, node) for node in names if (text := ast.unparse(node)) not in own]
+            loaded = (text for text, node in texts if isinstance(node.ctx, ast.Load) or node in added)
+            self.read.update(dict.fromkeys(text for text in loaded if text not in bound))
+            new = [text for text, node in texts if isinstance(node.ctx, ast.Store)]
+            self.stored.update(dict.fromkeys(new))
+            bound = bound.union(new)
+            if any(inner):  # of other statements than `if` the blocks are run one after the other
+                branches = inner[:2] if isinstance(one, ast.If) else [[*itertools.chain(*inner)]]
+                bound = frozenset.intersection(*(self._follow(branch, bound) for branch in branches))
+        return bound
 
 
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -81,18 +160,16 @@ def blocks_to(line: int, block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
         block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
 
 
-@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
-def tree_of(source: str) -> ast.Module:
-    """The syntax tree of a program, shared and not to be changed; an empty one if the text is not Python."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
 def tree_of_file(file: str) -> ast.Module:
-    """The tree of a file as it was when it was read first."""
-    return tree_of("".join(linecache.getlines(file)))
+    """The tree of a file as it was when it was read first, not to be changed; an empty one if it is no Python."""
+    return _tree_of("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
+def _tree_of(source: str) -> ast.Module:
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.parse(source)
+    return ast.Module([], [])
 
 
 def clears(part: ast.AST) -> bool:
@@ -145,3 +222,141 @@ def functions_that(tree: ast.Module, does: Callable[[ast.AST], bool]) -> set[str
     while more := {name for name, called in calls if called & found} - found:
         found |= more
     return found
+
+
+# --- the lines that run -------------------------------------------------------------------------------------------
+
+
+def scope_of(code: CodeType) -> ast.AST:
+    """The function, or the module, whose code this is; an empty module where its source cannot be read."""
+    tree = tree_of_file(code.co_filename)
+    if code.co_name == "<module>":
+        return tree
+    named = (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.name == code.co_name)
+    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
+    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A frame of a running program, and the line that it was at."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def code(self) -> CodeType:
+        """The code that it runs."""
+        return self.frame.f_code
+
+    @property
+    def file(self) -> str:
+        """The file of its code."""
+        return self.code.co_filename
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the code is the script's own or of a module beside it, and no library's."""
+        return not is_library(self.file)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The names as they are in it at present; those of a module are its own dictionary."""
+        outer = self.frame.f_globals
+        return outer if self.code.co_name == "<module>" else {**outer, **self.frame.f_locals}
+
+
+def stack_from(frame: FrameType) -> list[Where]:
+    """The frames that are at work, from one up the stack."""
+    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
+
+
+def lines_up(frame: FrameType) -> tuple[Line, ...]:
+    """The lines being executed, from a frame up the stack."""
+    return tuple((one.code, one.line) for one in stack_from(frame))
+
+
+def users_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Those lines that are of the user's code."""
+    return tuple((code, line) for code, line in lines if not is_library(code.co_filename))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
+
+    at: tuple[Line, ...]
+    calls: frozenset[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoop:
+    """A loop of the user's: its statement, and the frame that it runs in, at the update or at what makes it.
+
+    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``beside`` are the
+    other statements of the loop around it, or of its function where none is.
+    """
+
+    statement: Loop
+    where: Where
+    clears: bool
+    beside: Sequence[ast.stmt]
+
+    @property
+    def place(self) -> str:
+        """The place of the loop's body in the script: ``file:line``."""
+        return f"{self.where.file}:{self.statement.lineno}"
+
+    def runs(self, lines: Iterable[Line]) -> bool:
+        """Whether one of these lines is in its head or in its body."""
+        return any(code is self.where.code and holds(self.statement, line) for code, line in lines)
+
+
+def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
+    """The loops around the line of a frame within its function, innermost first.
+
+    ``inner`` are the frames of functions that were called there, up to the update.
+    """
+    scope: Any = scope_of(where.code)
+    around = reversed(statements_at(where.line, scope.body))
+    loops = [one for one in around if isinstance(one, Loop) and one.body[0].lineno <= where.line]
+    functions = [scope_of(one.code) for one in inner]
+    return [
+        FoundLoop(
+            loop,
+            where,
+            clears=_clears_gradients(where.file, loop, functions),
+            beside=[one for one in holder.body if not holds(one, loop.lineno)],
+        )
+        for loop, holder in zip(loops, [*loops[1:], scope], strict=False)
+    ]
+
+
+def _clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
+
+    A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
+    accumulates them.
+    """
+    bound = bound_in(loop)
+    some = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
+    places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
+    clearing, backward = (
+        [any(holds(test, one.lineno) for test in some) for one in places if does(one)]
+        for does in (clears, lambda one: "backward" in names_called(one))
+    )
+    if clearing and all(clearing) and not all(backward):
+        return False
+    clear = functions_that(tree_of_file(file), clears)
+    return any(map(clears, (loop, *within))) or not clear.isdisjoint(names_called(loop))
+
+
+def varies(test: ast.expr, bound: set[str]) -> bool:
+    """Whether a condition may differ from round to round of a loop that binds these names.
+
+    Such a condition calls a function, takes a remainder, or reads one of the names.
+    """
+    return any(
+        isinstance(part, ast.Call | ast.Mod) or (isinstance(part, ast.expr) and ast.unparse(part) in bound)
+        for part in ast.walk(test)
+    )

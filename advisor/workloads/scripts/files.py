@@ -159,24 +159,23 @@ def _is_old(file: Any) -> bool:
     return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
 
 
-_WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    *((owner, "open", _open_aside) for owner in (builtins, io)),
-    *((os, name, _move_aside) for name in ("replace", "rename")),
-    (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
-    (os, "mkdir", _make_folder),
-    (shutil, "rmtree", _remove_nothing_old),
-    *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
-    *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-    # Of torch.save, which scripts may have imported by its name.
-    (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
-)
 _new_ones_too = False
 
 
 @functools.cache
 def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
     """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
-    writers = [*_WRITERS]
+    writers: list[tuple[Any, str, Callable[..., Any]]] = [
+        *((owner, "open", _open_aside) for owner in (builtins, io)),
+        *((os, name, _move_aside) for name in ("replace", "rename")),
+        (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
+        (os, "mkdir", _make_folder),
+        (shutil, "rmtree", _remove_nothing_old),
+        *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
+        *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
+        # Of torch.save, which scripts may have imported by its name.
+        (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
+    ]
     if safetensors:
         write_aside = lambda write, tensors, file, *more, **named: write(tensors, _put_aside(file), *more, **named)  # noqa: E731
         writers.append((sys.modules["safetensors.torch"], "serialize_file", write_aside))

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from types import CodeType
 from typing import Any, ClassVar
 
-from advisor.python.loops import FoundLoop
-from advisor.python.trees import functions_that, holds, name_called, names_called, value_of
+from advisor.python.trees import FoundLoop, functions_that, holds, name_called, names_called, value_of
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _HEAD = "__perf_advisor_head__"
@@ -42,7 +41,12 @@ class Head(Iterator[Any]):
         try:
             item = next(self._iterator)
         except StopIteration:
-            item = self._anew()
+            if not self.goes_on:
+                raise
+            if self._kept is not None:
+                self._items, self._kept = self._kept, None
+            self._iterator = iter(self._items)
+            item = next(self._iterator)
         if self._kept is not None and len(self._kept) < _MOST_KEPT:
             self._kept.append(item)
         self.item = None if self.goes_on else item
@@ -51,14 +55,6 @@ class Head(Iterator[Any]):
         self._first = item[0] if self._first is None else self._first
         count = (item[0] - self._first) % self.counts_to if self.counts_to else item[0] - self._first
         return self._first + count, *item[1:]
-
-    def _anew(self) -> Any:
-        if not self.goes_on:
-            raise StopIteration
-        if self._kept is not None:
-            self._items, self._kept = self._kept, None
-        self._iterator = iter(self._items)
-        return next(self._iterator)
 
 
 def with_heads(source: bytes, file: str) -> CodeType:
