@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,8 +83,10 @@ def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     editor = _Editor(edits, wrapper.module)
     after: Any = wrapper.visit(editor)
+    switches = [text for what, text in edits.switches.items() if what not in editor.done]
+    text = _with_top(after.code, wrapper.module.code, after.default_newline, edits, switches)
     wanted: set[Any] = {*edits.arguments, *edits.before, *edits.after, *map(start_of, edits.pieces)}
-    return after.bytes, sorted(where[0] for where in wanted - editor.done)
+    return text.encode(after.encoding), sorted(where[0] for where in wanted - editor.done)
 
 
 class _Editor(cst.CSTTransformer):
@@ -176,34 +179,36 @@ class _Editor(cst.CSTTransformer):
 
     # --- blocks of statements -------------------------------------------------------------------------------------
 
-    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
-        """A block with other statements."""
-        return self._edited_block(original_node, updated_node)
-
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
-        """The module with its changed statements, and new lines after its imports."""
-        return self._with_top(original_node, self._edited_block(original_node, updated_node))
-
-    def _edited_block(self, original: Any, updated: Any) -> Any:
+    def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """A block whose pieces are changed, and with lines around its statements."""
-        starts = [self._position(one)[:2] for one in original.body]
-        rows: dict[Start, list[Any]] = {start: [one] for start, one in zip(starts, updated.body, strict=True)}
+        starts = [self._position(one)[:2] for one in original_node.body]
+        rows: dict[Start, list[Any]] = {start: [one] for start, one in zip(starts, updated_node.body, strict=True)}
         for place, piece in self._edits.pieces.items():
             if (first := start_of(place)) in rows:
                 inside = [start for start in starts if first <= start and start[0] <= place.end_line]
                 within = [one for start in inside if start[0] not in place.behind for one in rows[start]]
                 behind = [one for start in inside if start[0] in place.behind for one in rows[start]]
                 rows |= {start: [] for start in inside} | {first: [*self._changed(within, place, piece), *behind]}
-        body: list[Any] = []
+        parts = list[Any]()
         for start, row in rows.items():
             self.done.add(start)
             if row and (functions := self._functions.pop(start, [])):
-                blanks = 2 if isinstance(original, cst.Module) else 1
-                body += [_behind_blanks(functions[0], blanks), *functions[1:]]
+                blanks = 2 if isinstance(original_node, cst.Module) else 1
+                parts += [_behind_blanks(functions[0], blanks), *functions[1:]]
                 row[0] = _behind_blanks(row[0], blanks)
-            body += [*self._lines(self._edits.before.get(start, ())), *row]
-            body += self._lines(self._edits.after.get(start, ()))
-        return _with_body(updated, body)
+            parts += [*self._lines(self._edits.before.get(start, ())), *row]
+            parts += self._lines(self._edits.after.get(start, ()))
+        body, waiting = list[Any](), list[cst.EmptyLine]()  # a comment on its own line goes above the next statement
+        for part in parts:
+            if isinstance(part, cst.EmptyLine):
+                waiting.append(part)
+            else:
+                body.append(part.with_changes(leading_lines=[*waiting, *part.leading_lines]) if waiting else part)
+                waiting = []
+        footer = [*waiting, *updated_node.footer] if waiting else updated_node.footer
+        return updated_node.with_changes(body=body, footer=footer)
+
+    leave_Module = leave_IndentedBlock
 
     def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
         """The statements in the place of a piece: the same in its contexts, or the call of a function of them."""
@@ -225,26 +230,38 @@ class _Editor(cst.CSTTransformer):
         inside[0] = inside[0].with_changes(leading_lines=above)
         return inside
 
-    # --- the top of the file --------------------------------------------------------------------------------------
 
-    def _with_top(self, original: cst.Module, updated: cst.Module) -> Any:
-        edits, body = self._edits, list(updated.body)
-        switches = [text for what, text in edits.switches.items() if what not in self.done]
-        bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
-        texts = "\n".join([updated.code, *switches, *edits.definitions])
-        of_torch = ["import torch"] if texts.count("torch.") > original.code.count("torch.") else []
-        wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in [*edits.imports, *of_torch]}
-        imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
-        top = [edits.header] if edits.header and edits.header not in self._module.code else []
-        top = [*top, *switches] if switches or "\n" in edits.header else []
-        docstring = int(original.get_docstring() is not None)
-        after = _end_of_imports(original, docstring)
-        apart = [f"\n\n{text}" for text in edits.definitions]  # two empty lines above each
-        body[after:after] = self._lines(imports) + self._lines(["", *top] if top else []) + self._lines(apart)
-        futures = [at for at, one in enumerate(original.body) if "from __future__" in self._code(one)]
-        first = futures[-1] + 1 if futures else docstring
-        body[first:first] = self._lines(line for line in edits.first if line not in self._module.code)
-        return _with_body(updated, body)
+def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequence[str]) -> str:
+    """A file's text with new lines at its top: those that come before all imports, and those behind its imports."""
+    body = ast.parse(code).body
+    docstring = int(ast.get_docstring(ast.Module(body, [])) is not None)
+    end = docstring  # of the imports; others that follow later are left where they are
+    for at, one in enumerate(body[docstring:], docstring):
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            end = at + 1
+        elif at - end >= _BETWEEN_IMPORTS or (hasattr(one, "body") and not isinstance(one, ast.Try | ast.If)):
+            break
+    added = "".join([code, *switches, *edits.definitions])
+    wanted = {*edits.imports, *(["import torch"] if added.count("torch.") > before.count("torch.") else [])}
+    bound = _imported_by(body[:end])
+    imports = [line for line in wanted if not _imported_by(ast.parse(line).body) <= bound]
+    top = [edits.header] if edits.header and edits.header not in before else []
+    top = ["", *top, *switches] if switches or "\n" in edits.header else []
+    apart = (f"\n\n{text}" for text in edits.definitions)  # two empty lines above each
+    new = [*sorted(imports, key=lambda line: (line[:4], line)), *top, *apart]
+    futures = [at for at, one in enumerate(body) if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    begin = futures[-1] + 1 if futures else docstring
+    lines = code.split("\n")
+    for count, texts in ((end, new), (begin, [line for line in edits.first if line not in before])):
+        place = (body[count - 1].end_lineno or 0) if count else body[0].lineno - 1
+        lines[place:place] = [line + newline[:-1] for text in texts for line in text.split("\n")]
+    return "\n".join(lines)
+
+
+def _imported_by(statements: Iterable[ast.stmt]) -> set[str]:
+    """The names that imports at the top of a file bind: ``torch`` for ``import torch.nn``."""
+    imports = (one for one in statements if isinstance(one, ast.Import | ast.ImportFrom))
+    return {each.asname or each.name.partition(".")[0] for one in imports for each in one.names}
 
 
 def what_it_sets(statement: str) -> str:
@@ -288,37 +305,3 @@ def _behind_blanks(statement: Any, number: int) -> Any:
     there = list(itertools.takewhile(lambda line: line.comment is None, statement.leading_lines))
     more = [cst.EmptyLine(indent=False)] * (number - len(there))
     return statement.with_changes(leading_lines=[*more, *statement.leading_lines])
-
-
-def _with_body(block: Any, parts: Sequence[Any]) -> Any:
-    """A block of these statements. A comment on its own line goes above the next statement."""
-    body: list[Any] = []
-    waiting: list[cst.EmptyLine] = []
-    for part in parts:
-        if isinstance(part, cst.EmptyLine):
-            waiting.append(part)
-        else:
-            body.append(part.with_changes(leading_lines=[*waiting, *part.leading_lines]) if waiting else part)
-            waiting = []
-    return block.with_changes(body=body, footer=[*waiting, *block.footer] if waiting else block.footer)
-
-
-def _imported_by(statement: cst.CSTNode) -> list[str]:
-    """The names that an import at the top of a file binds: ``torch`` for ``import torch.nn``."""
-    names = []
-    for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-        if isinstance(one, cst.Import | cst.ImportFrom) and not isinstance(one.names, cst.ImportStar):
-            names += [each.evaluated_alias or each.evaluated_name.partition(".")[0] for each in one.names]
-    return names
-
-
-def _end_of_imports(module: cst.Module, docstring: int) -> int:
-    """The place after the imports at the top of a file; others that follow later are left where they are."""
-    end = docstring
-    for at, statement in enumerate(module.body[docstring:], start=docstring):
-        simple = isinstance(statement, cst.SimpleStatementLine)
-        if _imported_by(statement) or (simple and "import *" in module.code_for_node(statement)):
-            end = at + 1
-        elif at - end >= _BETWEEN_IMPORTS or not (simple or isinstance(statement, cst.Try | cst.If)):
-            break
-    return end
