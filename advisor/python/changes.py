@@ -284,13 +284,12 @@ class _Patch:
         if len(places) != 1 or not loops:
             problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
         else:
-            inside = _is_within(places[0], loops[0])
-            is_method = "" if inside or self._function_around(places[0]) else "the forward pass is in another method"
-            problem = places[0].problem or is_method
+            is_placed = _is_within(places[0], loops[0]) or self._function_around(places[0])
+            problem = places[0].problem or ("" if is_placed else "the forward pass is in another method")
         if problem:
             raise _NotHereError(f"{problem}; the model is compiled without its loss")
         piece = self.files[places[0].file].pieces[places[0]]
-        piece.above = None if inside else self._function_around(places[0])
+        piece.above = self._function_around(places[0])
         piece.name = self._free_name("forward_and_loss")
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
 

@@ -339,13 +339,10 @@ def _clears_gradients(file: str, loop: Loop, within: Iterable[ast.AST]) -> bool:
     accumulates them.
     """
     bound = bound_in(loop)
-    some = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
-    places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
-    clearing, backward = (
-        [any(holds(test, one.lineno) for test in some) for one in places if does(one)]
-        for does in (clears, lambda one: "backward" in names_called(one))
-    )
-    if clearing and all(clearing) and not all(backward):
+    branches = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
+    some = [one for one in branches if "backward" not in names_called(one)]
+    clearing = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign) and clears(one)]
+    if clearing and all(any(holds(test, one.lineno) for test in some) for one in clearing):
         return False
     clear = functions_that(tree_of_file(file), clears)
     return any(map(clears, (loop, *within))) or not clear.isdisjoint(names_called(loop))

@@ -85,8 +85,11 @@ def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
     """The name of the batch in the head of a ``for`` loop, whose item it is or a part of, as behind a count."""
     if not isinstance(loop.statement, ast.For) or seen.loader is None:
         return None
-    target, head = loop.statement.target, Head.latest.get((loop.where.code, loop.statement.lineno))
-    item = value_of(target, loop.where.names) if head is None else head.item
+    target, names = loop.statement.target, loop.where.names
+    head = Head.latest.get((loop.where.code, loop.statement.lineno))
+    if head is None and value_of(loop.statement.iter, names) is seen.loader:
+        return target
+    item = value_of(target, names) if head is None else head.item
     parts = zip(target.elts, item, strict=False) if isinstance(target, ast.Tuple) and isinstance(item, Sequence) else ()
     return next((one for one, value in [(target, item), *parts] if same_values(value, seen.batch)), None)
 

@@ -114,9 +114,9 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> tuple[ScriptStep, Any]:
 
 def _optimizers_named(statements: Iterable[ast.AST], loop: FoundLoop, context: type) -> list[Optimizer]:
     """The optimizers that statements read (``ast.Load``), or make (``ast.Store``), by the names of a loop."""
-    names, nodes = loop.where.names, trees.walk(statements)
-    named = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, context))
-    return [value for node in named if isinstance(value := trees.value_of(node, names), Optimizer)]
+    named = (node for node in trees.names_in(statements) if isinstance(node.ctx, context))
+    values = (trees.value_of(node, loop.where.names) for node in named)
+    return [value for value in values if isinstance(value, Optimizer)]
 
 
 def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]:

@@ -2,11 +2,9 @@
 
 import ast
 import contextlib
-import fcntl
 import importlib
 import itertools
 import os
-import struct
 import sys
 import termios
 from collections.abc import Iterator, Sequence
@@ -123,7 +121,7 @@ def terminal_as_input() -> None:
     """
     with contextlib.suppress(OSError):
         ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        termios.tcsetwinsize(theirs, (24, 80))
         os.write(ours, b"\x04" * 64)  # what a person types to end it
         os.dup2(theirs, 0)
         os.close(theirs)

@@ -135,7 +135,7 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
     if len(calls) != 1:
         return None
     before, behind = list[ast.stmt](), list[ast.stmt]()
-    while True:
+    while block:
         at = next(at for at, one in enumerate(block) if calls[0] in ast.walk(one))
         before, one, behind = [*before, *block[:at]], block[at], [*block[at + 1 :], *behind]
         if isinstance(one, _SIMPLE):
@@ -146,9 +146,8 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
             is_plain = isinstance(context, ast.Call) and trees.name_called(context) in _PLAIN_CONTEXTS
             if not (is_plain or isinstance(trees.value_of(context, names), nullcontext)):
                 return None
-        block = next((part for part in trees.blocks(one) if any(calls[0] in ast.walk(inside) for inside in part)), [])
-        if not block:
-            return None
+        block = next((part for part in trees.blocks(one) if calls[0] in trees.walk(part)), [])
+    return None
 
 
 def _made(
