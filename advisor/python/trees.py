@@ -30,16 +30,18 @@ def bound_in(*parts: ast.AST) -> set[str]:
 
 def bound_by(node: ast.AST) -> set[str]:
     """The names that a node itself binds, without the nodes inside it."""
-    if isinstance(node, ast.Assign):
-        return {name for target in node.targets for name in _bases(target)}
-    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
-        return set(_bases(node.target))
-    if isinstance(node, FUNCTIONS | ast.ClassDef):
-        return {node.name}
-    match node:  # a method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do
-        case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_") and "grad" not in method:
-            return set(_bases(owner)) if method != "unscale_" else set()
-    return set()
+    targets: list[ast.expr] = []
+    match node:
+        case ast.Assign():
+            targets = node.targets
+        case ast.AugAssign() | ast.AnnAssign() | ast.NamedExpr() | ast.For() | ast.AsyncFor():
+            targets = [node.target]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        # A method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do.
+        case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_"):
+            targets = [] if "grad" in method or method == "unscale_" else [owner]
+    return {name for target in targets for name in _bases(target)}
 
 
 def _bases(target: ast.expr) -> Iterator[str]:
@@ -112,8 +114,8 @@ class Flow:
         """Add the names of statements before which some are bound; return those that are bound behind them."""
         for one in statements:
             inner = [] if isinstance(one, FUNCTIONS | ast.ClassDef) else [*blocks(one)]
-            heads = ast.iter_child_nodes(one) if any(inner) else [one]
-            nodes = [*walk(head for head in heads if head is one or not isinstance(head, _HOLDS_BLOCKS))]
+            heads = [part for part in ast.iter_child_nodes(one) if not isinstance(part, _HOLDS_BLOCKS)]
+            nodes = [*walk(heads if any(inner) else [one])]
             own = named(walk(node.target for node in nodes if isinstance(node, ast.comprehension)), ast.Store)
             added = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
             names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
