@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import itertools
 import linecache
 import sys
@@ -19,11 +20,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
+from advisor.process.meanwhile import replaced
 from advisor.python import trees
 from advisor.python.functions import as_function, only_noting
-from advisor.python.trees import FoundLoop, Pass, Where, scope_of, users_lines
+from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
-from advisor.workloads.scripts.running import patched
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
@@ -72,12 +73,17 @@ class BuildWatch:
         """Watch what the function does inside this context."""
         tracing, code = sys.gettrace(), getattr(function, "__code__", None)
 
-        def note(make: Any, made: Any, *args: Any, **kwargs: Any) -> None:
-            make(made, *args, **kwargs)
-            if call := call_in_users_code():
-                self._made[made] = call
+        def noting(original: Any) -> Any:
+            def make(made: Any, *args: Any, **kwargs: Any) -> None:
+                original(made, *args, **kwargs)
+                if call := call_in_users_code():
+                    self._made[made] = call
 
-        with patched((Optimizer, "__init__", note), (DataLoader, "__init__", note)), contextlib.ExitStack() as stack:
+            return functools.wraps(original)(make)
+
+        with contextlib.ExitStack() as stack:
+            for owner in (Optimizer, DataLoader):
+                stack.enter_context(replaced(owner, "__init__", noting(owner.__init__)))
             sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
             stack.callback(sys.settrace, tracing)
             yield

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from types import CodeType
 from typing import Any, ClassVar
 
-from advisor.python.trees import FoundLoop, functions_that, holds, name_called, names_called, value_of
+from advisor.python.loops import FoundLoop
+from advisor.python.trees import functions_that, holds, name_called, names_called, value_of
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _HEAD = "__perf_advisor_head__"

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from advisor.python import trees
-from advisor.python.trees import FoundLoop
+from advisor.python.loops import FoundLoop
 from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.step.loader import length_of
 from advisor.workloads.hubs.contract import Adapted

@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
-from advisor.python.trees import lines_up, users_lines
+from advisor.python.loops import lines_up, users_lines
 from advisor.workloads.scripts.files import writing_aside
 
 # The loader of each iterator that a script made while it was watched. Such a loader has no workers.

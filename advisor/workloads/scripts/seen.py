@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from advisor.python.trees import FoundLoop, Line, Pass, Where, loops_around
+from advisor.python.loops import FoundLoop, Line, Pass, Where, loops_around
 from advisor.records import Place
 from advisor.workloads.scripts.running import Iterators, Pause, Script
 

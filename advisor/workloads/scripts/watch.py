@@ -18,7 +18,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.python.trees import Line, Pass, Where, lines_up, stack_from, users_lines
+from advisor.python.loops import Line, Pass, Where, lines_up, stack_from, users_lines
 from advisor.workloads.places import call_in_users_code
 from advisor.workloads.scripts import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.files import writing_aside

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from advisor.python import trees
-from advisor.python.trees import FoundLoop, scope_of, users_lines, varies
+from advisor.python.loops import FoundLoop, scope_of, users_lines, varies
 from advisor.step.batch import tensors_of
 from advisor.step.loss import is_number
 from advisor.workloads.loop import GivenBatches

@@ -1,0 +1,147 @@
+"""Loops of the user's that run: their statements and names, for the step that is measured and for changes of it."""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from advisor.files.paths import is_library
+from advisor.python import trees
+
+Line = tuple[CodeType, int]
+
+
+def scope_of(code: CodeType) -> ast.AST:
+    """The function, or the module, whose code this is; an empty module where its source cannot be read."""
+    tree = trees.tree_of_file(code.co_filename)
+    if code.co_name == "<module>":
+        return tree
+    named = (node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name)
+    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
+    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A frame of a running program, and the line that it was at."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def code(self) -> CodeType:
+        """The code that it runs."""
+        return self.frame.f_code
+
+    @property
+    def file(self) -> str:
+        """The file of its code."""
+        return self.code.co_filename
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the code is the script's own or of a module beside it, and no library's."""
+        return not is_library(self.file)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The names as they are in it at present; those of a module are its own dictionary."""
+        outer = self.frame.f_globals
+        return outer if self.code.co_name == "<module>" else {**outer, **self.frame.f_locals}
+
+
+def stack_from(frame: FrameType) -> list[Where]:
+    """The frames that are at work, from one up the stack."""
+    return [Where(one, line) for one, line in traceback.walk_stack(frame)]
+
+
+def lines_up(frame: FrameType) -> tuple[Line, ...]:
+    """The lines being executed, from a frame up the stack."""
+    return tuple((one.code, one.line) for one in stack_from(frame))
+
+
+def users_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Those lines that are of the user's code."""
+    return tuple((code, line) for code, line in lines if not is_library(code.co_filename))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
+
+    at: tuple[Line, ...]
+    calls: frozenset[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoop:
+    """A loop of the user's: its statement, and the frame that it runs in, at the update or at what makes it.
+
+    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``beside`` are the
+    other statements of the loop around it, or of its function where none is.
+    """
+
+    statement: trees.Loop
+    where: Where
+    clears: bool
+    beside: Sequence[ast.stmt]
+
+    @property
+    def place(self) -> str:
+        """The place of the loop's body in the script: ``file:line``."""
+        return f"{self.where.file}:{self.statement.lineno}"
+
+    def runs(self, lines: Iterable[Line]) -> bool:
+        """Whether one of these lines is in its head or in its body."""
+        return any(code is self.where.code and trees.holds(self.statement, line) for code, line in lines)
+
+
+def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
+    """The loops around the line of a frame within its function, innermost first.
+
+    ``inner`` are the frames of functions that were called there, up to the update.
+    """
+    scope: Any = scope_of(where.code)
+    around = reversed(trees.statements_at(where.line, scope.body))
+    loops = [one for one in around if isinstance(one, trees.Loop) and one.body[0].lineno <= where.line]
+    functions = [scope_of(one.code) for one in inner]
+    return [
+        FoundLoop(
+            loop,
+            where,
+            clears=_clears_gradients(where.file, loop, functions),
+            beside=[one for one in holder.body if not trees.holds(one, loop.lineno)],
+        )
+        for loop, holder in zip(loops, [*loops[1:], scope], strict=False)
+    ]
+
+
+def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) -> bool:
+    """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
+
+    A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
+    accumulates them.
+    """
+    bound = trees.bound_in(loop)
+    branches = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
+    some = [one for one in branches if "backward" not in trees.names_called(one)]
+    clearing = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign) and trees.clears(one)]
+    if clearing and all(any(trees.holds(test, one.lineno) for test in some) for one in clearing):
+        return False
+    clear = trees.functions_that(trees.tree_of_file(file), trees.clears)
+    return any(map(trees.clears, (loop, *within))) or not clear.isdisjoint(trees.names_called(loop))
+
+
+def varies(test: ast.expr, bound: set[str]) -> bool:
+    """Whether a condition may differ from round to round of a loop that binds these names.
+
+    Such a condition calls a function, takes a remainder, or reads one of the names.
+    """
+    return any(
+        isinstance(part, ast.Call | ast.Mod) or (isinstance(part, ast.expr) and ast.unparse(part) in bound)
+        for part in ast.walk(test)
+    )
