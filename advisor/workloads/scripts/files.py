@@ -22,7 +22,6 @@ import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.household import SOCKETS
-from advisor.process.meanwhile import replaced
 
 # Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
@@ -38,18 +37,12 @@ def run_in_place(read_as: Mapping[str, str]) -> None:
     """Run other files in place of the user's from now on, under the names of the user's files."""
     _run_in_place.update(read_as)
     if read_as:
-        get_code = _compiling(lambda source, file: compile(source, file, "exec"))
+        get_code = compiled_by(lambda source, file: compile(source, file, "exec"))
         SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
-@contextlib.contextmanager
-def imported_by(compiled: Callable[[bytes, str], CodeType]) -> Iterator[None]:
-    """In this context, compile the user's modules with another function when they are imported."""
-    with replaced(SourceFileLoader, "get_code", _compiling(compiled)):
-        yield
-
-
-def _compiling(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
+def compiled_by(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
+    """Return a ``get_code`` of Python's loader that compiles the user's modules with another function."""
     original: Callable[[SourceFileLoader, str], CodeType | None] = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:

@@ -8,6 +8,7 @@ import os
 import sys
 import termios
 from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.process.meanwhile import replaced
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
-from advisor.workloads.scripts.files import imported_by, source_of
+from advisor.workloads.scripts.files import compiled_by, source_of
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
@@ -98,7 +100,8 @@ def watched(script: str, directory: str) -> Seen:
     watch = Watch(Script(run))
     terminal_as_input()
     # The script's own compiled code, which would compile the hooks too, is run as it is written.
-    with imported_by(with_heads), torch.compiler.set_stance("force_eager"), watch.watching() as seen:
+    imports = replaced(SourceFileLoader, "get_code", compiled_by(with_heads))
+    with imports, torch.compiler.set_stance("force_eager"), watch.watching() as seen:
         seen.script.go_on()
     return seen
 
