@@ -20,9 +20,9 @@ def scope_of(code: CodeType) -> ast.AST:
     tree = trees.tree_of_file(code.co_filename)
     if code.co_name == "<module>":
         return tree
-    named = (node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name)
-    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
-    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
+    named = [node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name]
+    behind = [node for node in named if node.lineno >= code.co_firstlineno]  # of its first decorator
+    return min(behind, key=lambda node: node.lineno, default=ast.Module([], []))
 
 
 @dataclass(frozen=True, slots=True)

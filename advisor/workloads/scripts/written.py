@@ -69,12 +69,12 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
         given, used, data = _made(found, used, loop, seen, model)
     if given is None:
         return None
-    left = trees.Flow(used).read.keys() & found.bound
+    first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
+    left = trees.Flow(used).read.keys() & found.bound - trees.bound_in(first)
     in_place = trees.bound_in(*(one for one in used if isinstance(one, ast.Expr | ast.AugAssign)))
-    if left - _stored(given) or in_place & _stored(given) or any("." in name for name in trees.bound_in(*used)):
+    if left or in_place & trees.bound_in(first) or any("." in name for name in trees.bound_in(*used)):
         return None
     taken = _Takes(found.names, model)
-    first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
     defined: Any = ast.parse(f"def computed({_MODEL}, {_BATCH}): pass").body[0]
     defined.body = taken.visit(ast.Module(copy.deepcopy([first, *used]), [])).body
     inside = {name: found.names[name] for name in trees.read_in(defined) & found.names.keys()}
@@ -169,9 +169,8 @@ def _made(
     if names:
         making = trees.computing({*names}, rest)
         trains = any(isinstance(one, nn.Module | Optimizer) for one in _values_in(making, found.names))
-        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
         of_loss = trees.read_in(*making) & trees.bound_in(*(one for one in statements if one not in making))
-        unmade = {*names} - trees.bound_in(*making) - item
+        unmade = {*names} - trees.bound_in(*making) - trees.bound_by(loop.statement)
         if not making or trains or trees.leaves(making) or of_loss or unmade:
             return None, used, None
         data = GivenBatches(_made_by(making, _tuple(names, ast.Load()), found, loop), "the script's own loop")
@@ -189,7 +188,7 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     """The batches that statements make, for each of the loop's items where they read those, in names of their own."""
     head, first = loop.statement, list[ast.stmt]()
     items: Any = itertools.count
-    if isinstance(head, ast.For) and _stored(head.target) & trees.read_in(*making, row):
+    if isinstance(head, ast.For) and trees.bound_by(head) & trees.read_in(*making, row):
         first = [ast.Assign([head.target], ast.Name(_BATCH, ast.Load()))]
         items = functools.partial(eval, compile(ast.Expression(head.iter), loop.where.file, "eval"), found.names)
     code = _compiled([*first, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop.where.file)
@@ -205,10 +204,6 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
 
 def _values_in(statements: Sequence[ast.AST], names: dict[str, Any]) -> Iterator[Any]:
     return (trees.value_of(node, names) for node in trees.names_in(statements))
-
-
-def _stored(target: ast.expr) -> set[str]:
-    return trees.named(ast.walk(target), ast.Store)
 
 
 def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
