@@ -266,12 +266,12 @@ def _imported_by(statements: Iterable[ast.stmt]) -> set[str]:
 
 def what_it_sets(statement: str) -> str:
     """The name that a statement sets: the target of an assignment, or the function that it calls with a value."""
-    text = statement.strip()
-    target, equals, _ = text.partition("=")
-    called = text.partition("(")[0]
-    if equals and "(" not in target and not target.rstrip().endswith(("!", "<", ">")):
-        return target.strip()
-    return called if text.endswith(")") and "." in called else ""
+    match ast.parse(statement.strip()).body:
+        case [ast.Assign(targets=[target])]:
+            return ast.unparse(target)
+        case [ast.Expr(ast.Call(func=ast.Attribute() as function))]:
+            return ast.unparse(function)
+    return ""
 
 
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
