@@ -233,8 +233,8 @@ class _Editor(cst.CSTTransformer):
 
 def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequence[str]) -> str:
     """A file's text with new lines at its top: those that come before all imports, and those behind its imports."""
-    body = ast.parse(code).body
-    docstring = int(ast.get_docstring(ast.Module(body, [])) is not None)
+    tree = ast.parse(code)
+    body, docstring = tree.body, int(ast.get_docstring(tree) is not None)
     end = docstring  # of the imports; others that follow later are left where they are
     for at, one in enumerate(body[docstring:], docstring):
         if isinstance(one, ast.Import | ast.ImportFrom):
