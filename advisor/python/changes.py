@@ -64,9 +64,7 @@ def patched_files(
     patch = _Patch(facts, script)
     patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
     for one in evaluations:
-        edits = patch.files[str(Path(script).parent / one.file)]
-        edits.evaluations.add(one.line)
-        edits.imports.append("import torch")
+        patch.files[str(Path(script).parent / one.file)].evaluations.add(one.line)
     for given in (arguments or {}).values():
         patch.give("arguments", given)
     others = {key: value for key, value in settings.items() if key not in (arguments or {})}
@@ -175,7 +173,6 @@ class _Patch:
             setting = re.compile(rf"^\s*{re.escape(what)}\b", re.MULTILINE)
             for file in [one for one, source in self._sources().items() if setting.search(source)] or [self.script]:
                 self.files[file].switches[what] = text
-        self.files[self.script].imports += ["import torch"]
 
     def _sources(self) -> dict[str, str]:
         """The texts of the files where settings may be written, by their paths."""
@@ -219,7 +216,6 @@ class _Patch:
             lines = [re.sub(rf"(?<![\w.]){kind}\b", name, line) for line in self._defined(place.file, code)]
             there = edits.after[start_of(place)]
             there += lines if there or not lines else [f"{_MARK} settings of {name}", *lines]
-            edits.imports += ["import torch"] if any("torch." in line for line in lines) else []
 
     def _defined(self, file: str, code: str) -> list[str]:
         """Put the imports and the definitions of a recipe's code into a file; return its statements."""
@@ -248,7 +244,6 @@ class _Patch:
             raise _NotHereError(_NO_PLACE["forward"] if self._places("loop") else into_loop)
         for place in places:
             self.files[place.file].pieces[place].contexts += contexts
-            self.files[place.file].imports.append("import torch")
 
     def _compiled(self, step: StepText) -> None:
         """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
@@ -288,16 +283,14 @@ class _Patch:
         if len(places) != 1 or not loops:
             problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
         else:
-            inside = _is_within(places[0], loops[0])
-            is_method = "" if inside or self._function_around(places[0]) else "the forward pass is in another method"
-            problem = places[0].problem or is_method
+            is_placed = _is_within(places[0], loops[0]) or self._function_around(places[0])
+            problem = places[0].problem or ("" if is_placed else "the forward pass is in another method")
         if problem:
             raise _NotHereError(f"{problem}; the model is compiled without its loss")
         piece = self.files[places[0].file].pieces[places[0]]
-        piece.above = None if inside else self._function_around(places[0])
+        piece.above = self._function_around(places[0])
         piece.name = self._free_name("forward_and_loss")
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
-        self.files[places[0].file].imports.append("import torch")
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
         """Capture the statements of a step: a function above the loop, and the template's class that records it."""
@@ -314,7 +307,6 @@ class _Patch:
         edits = self.files[place.file]
         edits.definitions.append(step.written(TEMPLATE["CONSTANTS"]))
         edits.definitions += with_functions(step, [step.written(TEMPLATE["STEP"])])
-        edits.imports.append("import torch")
         edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
         edits.pieces[place].above = self._function_around(place)
         edits.pieces[place].name = self._free_name("train_step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,8 +83,10 @@ def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     editor = _Editor(edits, wrapper.module)
     after: Any = wrapper.visit(editor)
+    switches = [text for what, text in edits.switches.items() if what not in editor.done]
+    text = _with_top(after.code, wrapper.module.code, after.default_newline, edits, switches)
     wanted: set[Any] = {*edits.arguments, *edits.before, *edits.after, *map(start_of, edits.pieces)}
-    return after.bytes, sorted(where[0] for where in wanted - editor.done)
+    return text.encode(after.encoding), sorted(where[0] for where in wanted - editor.done)
 
 
 class _Editor(cst.CSTTransformer):
@@ -118,7 +121,13 @@ class _Editor(cst.CSTTransformer):
         where = self._position(original_node)
         self.done.add(where)
         for name, value in self._edits.arguments.get(where, {}).items():
-            updated_node = self._with_argument(updated_node, name, value) if value else _without(updated_node, name)
+            if value:
+                updated_node = self._with_argument(updated_node, name, value)
+                continue
+            args = [one for one in updated_node.args if not (one.keyword and one.keyword.value == name)]
+            if args and args[-1] is not (last := updated_node.args[-1]):
+                args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            updated_node = updated_node.with_changes(args=args)
         return updated_node
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
@@ -128,24 +137,25 @@ class _Editor(cst.CSTTransformer):
         if name in _OF_LOADER[: len(plain)]:
             old = plain[_OF_LOADER.index(name)]
         options = next((one for one in call.args if one.star == "**"), None)
-        inner = self._code(options.value) if options else ""
         if old is None and options is not None:
+            inner = self._code(options.value)
             value = value.replace("{}", f'{inner}.get("{name}", {_COLLATES})')
             merged = inner if inner.startswith("{**") else f"{{**{inner}}}"
             return call.with_deep_changes(options, value=cst.parse_expression(f'{merged[:-1]}, "{name}": {value}}}'))
         if old is None and _LOADER_DEFAULTS.get(name) == value and self._code(call.func).endswith("DataLoader"):
             return call
-        parsed = cst.parse_expression(value.replace("{}", self._code(old.value) if old else _COLLATES))
+        text = f"call({name}={value.replace('{}', self._code(old.value) if old else _COLLATES)})"
+        new = cst.ensure_type(cst.parse_expression(text), cst.Call).args[0]
         if old is not None:
-            return call.with_deep_changes(old, value=parsed)
-        new = cst.ensure_type(cst.parse_expression(f"call({name}=None)"), cst.Call).args[0].with_changes(value=parsed)
-        if call.args:  # between the arguments as between the others, and at the end as it was
-            *others, last = call.args
-            between = others[-1].comma if others else _APART
-            new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-            last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
-            return call.with_changes(args=[*others, last, new])
-        return call.with_changes(args=[new])
+            return call.with_deep_changes(old, value=new.value)
+        *others, last = call.args or [new]
+        if last is new:
+            return call.with_changes(args=[new])
+        # Between the arguments as between the others, and at the end as it was.
+        new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+        between = others[-1].comma if others else _APART
+        last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+        return call.with_changes(args=[*others, last, new])
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """A function that evaluates, without gradients."""
@@ -169,110 +179,109 @@ class _Editor(cst.CSTTransformer):
 
     # --- blocks of statements -------------------------------------------------------------------------------------
 
-    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
-        """A block with other statements."""
-        return self._edited_block(original_node, updated_node)
-
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
-        """The module with its changed statements, and new lines after its imports."""
-        return self._with_top(original_node, self._edited_block(original_node, updated_node))
-
-    def _edited_block(self, original: Any, updated: Any) -> Any:
+    def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """A block whose pieces are changed, and with lines around its statements."""
-        starts = [self._position(one)[:2] for one in original.body]
-        rows: list[list[Any]] = [[one] for one in updated.body]
+        starts = [self._position(one)[:2] for one in original_node.body]
+        rows: dict[Start, list[Any]] = {start: [one] for start, one in zip(starts, updated_node.body, strict=True)}
         for place, piece in self._edits.pieces.items():
-            if start_of(place) in starts:
-                begin = starts.index(start_of(place))
-                end = max(at for at, (line, _) in enumerate(starts) if line <= place.end_line)
-                within = list(zip(starts, rows, strict=True))[begin : end + 1]
-                behind = [one for (line, _), row in within if line in place.behind for one in row]
-                inside = [one for (line, _), row in within if line not in place.behind for one in row]
-                changed = [*self._changed(inside, place, piece), *behind]
-                rows[begin : end + 1] = [changed, *([] for _ in range(end - begin))]
-        body: list[Any] = []
-        for start, row in zip(starts, rows, strict=True):
+            if (first := start_of(place)) in rows:
+                inside = [start for start in starts if first <= start and start[0] <= place.end_line]
+                within = [one for start in inside if start[0] not in place.behind for one in rows[start]]
+                behind = [one for start in inside if start[0] in place.behind for one in rows[start]]
+                rows |= {start: [] for start in inside} | {first: [*self._changed(within, place, piece), *behind]}
+        parts = list[Any]()
+        for start, row in rows.items():
             self.done.add(start)
             if row and (functions := self._functions.pop(start, [])):
-                blanks = 2 if isinstance(original, cst.Module) else 1
-                body += [_behind_blanks(functions[0], blanks), *functions[1:]]
+                blanks = 2 if isinstance(original_node, cst.Module) else 1
+                parts += [_behind_blanks(functions[0], blanks), *functions[1:]]
                 row[0] = _behind_blanks(row[0], blanks)
-            body += [*self._lines(self._edits.before.get(start, ())), *row]
-            body += self._lines(self._edits.after.get(start, ()))
-        return _with_body(updated, body)
+            parts += [*self._lines(self._edits.before.get(start, ())), *row]
+            parts += self._lines(self._edits.after.get(start, ()))
+        body, waiting = list[Any](), list[cst.EmptyLine]()  # a comment on its own line goes above the next statement
+        for part in parts:
+            if isinstance(part, cst.EmptyLine):
+                waiting.append(part)
+            else:
+                body.append(part.with_changes(leading_lines=[*waiting, *part.leading_lines]) if waiting else part)
+                waiting = []
+        footer = [*waiting, *updated_node.footer] if waiting else updated_node.footer
+        return updated_node.with_changes(body=body, footer=footer)
+
+    leave_Module = leave_IndentedBlock
 
     def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """The statements in the place of a piece."""
+        """The statements in the place of a piece: the same in its contexts, or the call of a function of them."""
         above = inside[0].leading_lines
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:
             block = self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0]
             inside = list(_entering(block, inside))
         if piece.name:
-            inside = self._as_function(inside, place, piece)
+            takes, gives, loop = ", ".join(place.takes), ", ".join(place.gives), self._edits.loop
+            body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
+            head = [piece.decorator] if piece.decorator else []
+            function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
+            self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
+            if piece.wrapped:
+                captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
+                self._functions[loop].append(_behind_blanks(captured[0], 1))
+            inside = self._lines([f"{gives} = {piece.name}({takes})" if gives else f"{piece.name}({takes})"])
         inside[0] = inside[0].with_changes(leading_lines=above)
         return inside
 
-    def _as_function(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """Keep some statements as a function above the loop, and return the statement that calls it."""
-        takes, gives = ", ".join(place.takes), ", ".join(place.gives)
-        body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]
-        head = [piece.decorator] if piece.decorator else []
-        function = self._lines([*head, f"def {piece.name}({takes}):\n    pass"])[0]
-        loop = self._edits.loop
-        self._functions[piece.above or loop].append(function.with_changes(body=cst.IndentedBlock(body)))
-        if piece.wrapped:
-            captured = self._lines([f"{piece.name} = {piece.wrapped.format(piece.name)}"])
-            self._functions[loop].append(_behind_blanks(captured[0], 1))
-        called = f"{piece.name}({takes})"
-        return self._lines([f"{gives} = {called}" if gives else called])
 
-    # --- the top of the file --------------------------------------------------------------------------------------
+def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequence[str]) -> str:
+    """A file's text with new lines at its top: those that come before all imports, and those behind its imports."""
+    tree = ast.parse(code)
+    body, docstring = tree.body, int(ast.get_docstring(tree) is not None)
+    end = docstring  # of the imports; others that follow later are left where they are
+    for at, one in enumerate(body[docstring:], docstring):
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            end = at + 1
+        elif at - end >= _BETWEEN_IMPORTS or (hasattr(one, "body") and not isinstance(one, ast.Try | ast.If)):
+            break
+    added = "".join([code, *switches, *edits.definitions])
+    wanted = {*edits.imports, *(["import torch"] if added.count("torch.") > before.count("torch.") else [])}
+    bound = _imported_by(body[:end])
+    imports = [line for line in wanted if not _imported_by(ast.parse(line).body) <= bound]
+    top = [edits.header] if edits.header and edits.header not in before else []
+    top = ["", *top, *switches] if switches or "\n" in edits.header else []
+    apart = (f"\n\n{text}" for text in edits.definitions)  # two empty lines above each
+    new = [*sorted(imports, key=lambda line: (line[:4], line)), *top, *apart]
+    futures = [at for at, one in enumerate(body) if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
+    begin = futures[-1] + 1 if futures else docstring
+    lines = code.split("\n")
+    for count, texts in ((end, new), (begin, [line for line in edits.first if line not in before])):
+        place = (body[count - 1].end_lineno or 0) if count else body[0].lineno - 1
+        lines[place:place] = [line + newline[:-1] for text in texts for line in text.split("\n")]
+    return "\n".join(lines)
 
-    def _with_top(self, original: cst.Module, updated: cst.Module) -> Any:
-        edits, body = self._edits, list(updated.body)
-        bound = {name for one in original.body[: _end_of_imports(original, 0)] for name in _imported_by(one)}
-        wanted = {line: {*_imported_by(cst.parse_statement(line))} for line in edits.imports}
-        imports = sorted((line for line in wanted if not wanted[line] <= bound), key=lambda line: (line[:4], line))
-        switches = [text for what, text in edits.switches.items() if what not in self.done]
-        top = [edits.header] if edits.header and edits.header not in self._module.code else []
-        top = [*top, *switches] if switches or "\n" in edits.header else []
-        docstring = int(original.get_docstring() is not None)
-        after = _end_of_imports(original, docstring)
-        apart = [f"\n\n{text}" for text in edits.definitions]  # two empty lines above each
-        body[after:after] = self._lines(imports) + self._lines(["", *top] if top else []) + self._lines(apart)
-        futures = [at for at, one in enumerate(original.body) if "from __future__" in self._code(one)]
-        first = futures[-1] + 1 if futures else docstring
-        body[first:first] = self._lines(line for line in edits.first if line not in self._module.code)
-        return _with_body(updated, body)
+
+def _imported_by(statements: Iterable[ast.stmt]) -> set[str]:
+    """The names that imports at the top of a file bind: ``torch`` for ``import torch.nn``."""
+    imports = (one for one in statements if isinstance(one, ast.Import | ast.ImportFrom))
+    return {each.asname or each.name.partition(".")[0] for one in imports for each in one.names}
 
 
 def what_it_sets(statement: str) -> str:
     """The name that a statement sets: the target of an assignment, or the function that it calls with a value."""
-    text = statement.strip()
-    target, equals, _ = text.partition("=")
-    called = text.partition("(")[0]
-    if equals and "(" not in target and not target.rstrip().endswith(("!", "<", ">")):
-        return target.strip()
-    return called if text.endswith(")") and "." in called else ""
-
-
-def _without(call: cst.Call, name: str) -> cst.Call:
-    """A call without this keyword argument. The formatting after its last argument stays."""
-    args = [one for one in call.args if not (one.keyword and one.keyword.value == name)]
-    if args and len(args) < len(call.args):
-        last = call.args[-1]
-        args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-    return call.with_changes(args=args)
+    match ast.parse(statement.strip()).body:
+        case [ast.Assign(targets=[target])]:
+            return ast.unparse(target)
+        case [ast.Expr(ast.Call(func=ast.Attribute() as function))]:
+            return ast.unparse(function)
+    return ""
 
 
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
 
-    One of ``no_grad`` undoes nothing: it stays among its neighbours. Statements next to a ``with`` that call nothing
-    stay outside.
+    An autocast takes the place of one of its own. One of ``no_grad`` undoes nothing: it stays among its neighbours.
+    Statements next to a ``with`` that call nothing stay outside.
     """
     alone = all(isinstance(one, cst.With) for one in statements)
+    casts = any(matchers.matches(one.item, _AUTOCAST) for one in block.items)
 
     def may_undo(one: Any) -> bool:
         return isinstance(one, cst.With) and (alone or not all(matchers.matches(it.item, _NO_GRAD) for it in one.items))
@@ -280,7 +289,10 @@ def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
     for is_own, group in itertools.groupby(statements, may_undo):
         inside = list(group)
         if is_own:
-            yield from (_with_contexts(one, block) for one in inside)
+            for own in inside:
+                kept = [one for one in own.items if not (casts and matchers.matches(one.item, _AUTOCAST))]
+                apart = (one.with_changes(comma=_APART) for one in [*kept, *block.items[:-1]])
+                yield own.with_changes(items=[*apart, block.items[-1]])
         elif any(matchers.findall(one, matchers.Call()) for one in inside):
             above, inside[0] = inside[0].leading_lines, inside[0].with_changes(leading_lines=())
             yield block.with_changes(body=cst.IndentedBlock(inside), leading_lines=above)
@@ -288,63 +300,8 @@ def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
             yield from inside
 
 
-def _with_contexts(own: cst.With, block: cst.With) -> cst.With:
-    """A ``with`` of the script's with contexts added last. An autocast of its own gets the type if it may be off."""
-    items, added = list(own.items), list(block.items)
-    for at, item in enumerate(items):
-        ours = next((one for one in added if matchers.matches(one.item, _AUTOCAST)), None)
-        if ours is None or not matchers.matches(item.item, _AUTOCAST):
-            continue
-        call: Any = item.item
-        given = {one.keyword.value: one.value for one in call.args if one.keyword}
-        is_literal = matchers.matches(
-            given.get("enabled", cst.Name("True")), matchers.Name("True") | matchers.Name("False")
-        )
-        if not is_literal and not (call.args[0].star or call.args[0].keyword):
-            typed = cst.ensure_type(ours.item, cst.Call).args[-1]
-            items[at] = item.with_changes(item=call.with_changes(args=[call.args[0].with_changes(comma=_APART), typed]))
-            added.remove(ours)
-    if added:
-        items[-1] = items[-1].with_changes(comma=_APART)
-    return own.with_changes(items=[*items, *added])
-
-
 def _behind_blanks(statement: Any, number: int) -> Any:
     """A statement with at least this number of empty lines above it and its comments."""
     there = list(itertools.takewhile(lambda line: line.comment is None, statement.leading_lines))
     more = [cst.EmptyLine(indent=False)] * (number - len(there))
     return statement.with_changes(leading_lines=[*more, *statement.leading_lines])
-
-
-def _with_body(block: Any, parts: Sequence[Any]) -> Any:
-    """A block of these statements. A comment on its own line goes above the next statement."""
-    body: list[Any] = []
-    waiting: list[cst.EmptyLine] = []
-    for part in parts:
-        if isinstance(part, cst.EmptyLine):
-            waiting.append(part)
-        else:
-            body.append(part.with_changes(leading_lines=[*waiting, *part.leading_lines]) if waiting else part)
-            waiting = []
-    return block.with_changes(body=body, footer=[*waiting, *block.footer] if waiting else block.footer)
-
-
-def _imported_by(statement: cst.CSTNode) -> list[str]:
-    """The names that an import at the top of a file binds: ``torch`` for ``import torch.nn``."""
-    names = []
-    for one in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-        if isinstance(one, cst.Import | cst.ImportFrom) and not isinstance(one.names, cst.ImportStar):
-            names += [each.evaluated_alias or each.evaluated_name.partition(".")[0] for each in one.names]
-    return names
-
-
-def _end_of_imports(module: cst.Module, docstring: int) -> int:
-    """The place after the imports at the top of a file; others that follow later are left where they are."""
-    end = docstring
-    for at, statement in enumerate(module.body[docstring:], start=docstring):
-        simple = isinstance(statement, cst.SimpleStatementLine)
-        if _imported_by(statement) or (simple and "import *" in module.code_for_node(statement)):
-            end = at + 1
-        elif at - end >= _BETWEEN_IMPORTS or not (simple or isinstance(statement, cst.Try | cst.If)):
-            break
-    return end

@@ -20,9 +20,9 @@ def scope_of(code: CodeType) -> ast.AST:
     tree = trees.tree_of_file(code.co_filename)
     if code.co_name == "<module>":
         return tree
-    named = (node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name)
-    first = ((node, min([node.lineno, *(one.lineno for one in node.decorator_list)])) for node in named)
-    return next((node for node, line in first if line == code.co_firstlineno), ast.Module([], []))
+    named = [node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name]
+    behind = [node for node in named if node.lineno >= code.co_firstlineno]  # of its first decorator
+    return min(behind, key=lambda node: node.lineno, default=ast.Module([], []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,10 @@ def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) ->
     accumulates them.
     """
     bound = trees.bound_in(loop)
-    some = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
-    places = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign)]
-    clearing, backward = (
-        [any(trees.holds(test, one.lineno) for test in some) for one in places if does(one)]
-        for does in (trees.clears, lambda one: "backward" in trees.names_called(one))
-    )
-    if clearing and all(clearing) and not all(backward):
+    branches = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
+    some = [one for one in branches if "backward" not in trees.names_called(one)]
+    clearing = [one for one in ast.walk(loop) if isinstance(one, ast.Expr | ast.Assign) and trees.clears(one)]
+    if clearing and all(any(trees.holds(test, one.lineno) for test in some) for one in clearing):
         return False
     clear = trees.functions_that(trees.tree_of_file(file), trees.clears)
     return any(map(trees.clears, (loop, *within))) or not clear.isdisjoint(trees.names_called(loop))

@@ -1,8 +1,9 @@
-"""Python source as trees: the names that a statement binds, what it calls, the blocks inside it."""
+"""Python source as trees: the names that statements read and bind, what they call, the blocks inside them."""
 
 import ast
 import contextlib
 import functools
+import itertools
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,23 +12,28 @@ Loop = ast.For | ast.AsyncFor | ast.While
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 # What leaves a block of statements, so that it cannot be a function.
 LEAVES = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Break, ast.Continue)
+_HOLDS_BLOCKS = ast.stmt | ast.excepthandler | ast.match_case
 
 
-def bound_in(part: ast.AST) -> set[str]:
-    """The names and attributes (``self.step``) that a piece of source binds, or whose values it changes in place."""
-    return {name for node in ast.walk(part) for name in bound_by(node)}
+def bound_in(*parts: ast.AST) -> set[str]:
+    """The names and attributes (``self.step``) that pieces of source bind, or whose values they change in place."""
+    return {name for node in own_nodes(parts) for name in bound_by(node)}
 
 
 def bound_by(node: ast.AST) -> set[str]:
     """The names that a node itself binds, without the nodes inside it."""
-    if isinstance(node, ast.Assign):
-        return {name for target in node.targets for name in _bases(target)}
-    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.AsyncFor):
-        return set(_bases(node.target))
-    match node:  # a method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do
-        case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_") and "grad" not in method:
-            return set(_bases(owner)) if method != "unscale_" else set()
-    return set()
+    targets: list[ast.expr] = []
+    match node:
+        case ast.Assign():
+            targets = node.targets
+        case ast.AugAssign() | ast.AnnAssign() | ast.NamedExpr() | ast.For() | ast.AsyncFor():
+            targets = [node.target]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        # A method that changes its object, and not gradients, as `clip_grad_norm_` and `unscale_` do.
+        case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_"):
+            targets = [] if "grad" in method or method == "unscale_" else [owner]
+    return {name for target in targets for name in _bases(target)}
 
 
 def _bases(target: ast.expr) -> Iterator[str]:
@@ -46,9 +52,76 @@ def walk(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
     return (node for one in parts for node in ast.walk(one))
 
 
+def own_nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of some pieces of source, but not what is inside the functions and classes that they define."""
+    for one in parts:
+        yield one
+        if not isinstance(one, FUNCTIONS | ast.Lambda | ast.ClassDef):
+            yield from own_nodes(ast.iter_child_nodes(one))
+
+
+def leaves(parts: Iterable[ast.AST]) -> bool:
+    """Whether statements leave their block or its function."""
+    return any(isinstance(one, LEAVES) for one in own_nodes(parts))
+
+
 def named(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
     """The names among nodes that are read (``ast.Load``), or bound (``ast.Store``)."""
     return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
+
+
+def names_in(parts: Iterable[ast.AST]) -> list[ast.Name | ast.Attribute]:
+    """The names and attributes in pieces of source."""
+    return [node for node in walk(parts) if isinstance(node, ast.Name | ast.Attribute)]
+
+
+def read_in(*parts: ast.AST) -> set[str]:
+    """The names and attributes that are read in pieces of source, those that are added to among them."""
+    added = (bound_by(node) for node in walk(parts) if isinstance(node, ast.AugAssign))
+    return set().union(*added) | {ast.unparse(one) for one in names_in(parts) if isinstance(one.ctx, ast.Load)}
+
+
+def computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """The statements by which names get their values, in their order."""
+    found: list[ast.stmt] = []
+    for one in reversed(statements):
+        if bound_in(one) & needed:
+            found.insert(0, one)
+            needed = needed | read_in(one)
+    return found
+
+
+class Flow:
+    """The names and attributes of statements in the order in which they run.
+
+    ``read`` are those that they read before they give them a value, ``stored`` those that get one, and ``certain``
+    those that get one in any case.
+    """
+
+    def __init__(self, statements: Iterable[ast.stmt]) -> None:
+        self.read, self.stored = dict[str, None](), dict[str, None]()
+        self.certain = self._follow(statements, frozenset())
+
+    def _follow(self, statements: Iterable[ast.stmt], bound: frozenset[str]) -> frozenset[str]:
+        """Add the names of statements before which some are bound; return those that are bound behind them."""
+        for one in statements:
+            inner = [] if isinstance(one, FUNCTIONS | ast.ClassDef) else [*blocks(one)]
+            heads = [part for part in ast.iter_child_nodes(one) if not isinstance(part, _HOLDS_BLOCKS)]
+            nodes = [*walk(heads if any(inner) else [one])]
+            own = named(walk(node.target for node in nodes if isinstance(node, ast.comprehension)), ast.Store)
+            added = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+            names = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]
+            names.sort(key=lambda node: (node.lineno, node.col_offset))
+            texts = [(text, node) for node in names if (text := ast.unparse(node)) not in own]
+            loaded = (text for text, node in texts if isinstance(node.ctx, ast.Load) or node in added)
+            self.read.update(dict.fromkeys(text for text in loaded if text not in bound))
+            new = [text for text, node in texts if isinstance(node.ctx, ast.Store)]
+            self.stored.update(dict.fromkeys(new))
+            bound = bound.union(new)
+            if any(inner):  # of other statements than `if` the blocks are run one after the other
+                branches = inner[:2] if isinstance(one, ast.If) else [[*itertools.chain(*inner)]]
+                bound = frozenset.intersection(*(self._follow(branch, bound) for branch in branches))
+        return bound
 
 
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -81,18 +154,16 @@ def blocks_to(line: int, block: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
         block = next((part for part in inner if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
 
 
-@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
-def tree_of(source: str) -> ast.Module:
-    """The syntax tree of a program, shared and not to be changed; an empty one if the text is not Python."""
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
 def tree_of_file(file: str) -> ast.Module:
-    """The tree of a file as it was when it was read first."""
-    return tree_of("".join(linecache.getlines(file)))
+    """The tree of a file as it was when it was read first, not to be changed; an empty one if it is no Python."""
+    return _tree_of("".join(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=64)  # a script and what it calls are asked for many times
+def _tree_of(source: str) -> ast.Module:
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.parse(source)
+    return ast.Module([], [])
 
 
 def clears(part: ast.AST) -> bool:
@@ -122,7 +193,9 @@ def name_called(call: ast.Call) -> str:
 
 
 def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
+    """The value of a name, an attribute, an element or several; None for what would run code of its own."""
+    if isinstance(expression, ast.Tuple):
+        return tuple(value_of(one, names) for one in expression.elts)
     if isinstance(expression, ast.Name):
         return names.get(expression.id)
     if isinstance(expression, ast.Attribute):

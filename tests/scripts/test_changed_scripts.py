@@ -159,13 +159,6 @@ CASES = {
         AUTOCAST,
         "cpu",
     ),
-    "an autocast of the script's own that is off gets the type": (
-        f"{HEAD}amp = False\nfor x, y in loader:\n    optimizer.zero_grad()\n    target = y + 1\n"
-        "    with torch.autocast('cpu', enabled=amp):\n        output = model(x)\n"
-        f"        loss = (output - target).square().mean()\n{UPDATE}",
-        AUTOCAST,
-        "cpu",
-    ),
     "a block without gradients stays within": (
         f"{HEAD}for x, y in loader:\n    optimizer.zero_grad()\n    output = model(x)\n    with torch.no_grad():\n"
         f"        # how far it is\n        seen.append(output.mean().item())\n    loss = output.mean()\n{UPDATE}",

@@ -74,6 +74,7 @@ for count in range(100):
     for t in torch.linspace(0, 1, 3):  # as of a differential equation
         y = y + field(t, y)
     y.square().mean().backward()
+    nn.utils.clip_grad_value_(field.parameters(), 1e9)
     optimizer.step()
 """
 

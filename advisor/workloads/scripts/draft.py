@@ -58,8 +58,7 @@ def _imports(script: Path) -> Iterator[str]:
     tree = ast.parse(script.read_text(encoding="utf-8"))
     for one in tree.body:
         if isinstance(one, ast.Import | ast.ImportFrom):
-            is_relative = isinstance(one, ast.ImportFrom) and one.level > 0
-            yield f"{'# TODO: write the package: ' if is_relative else ''}{ast.unparse(one)}"
+            yield f"{'# TODO: write the package: ' if getattr(one, 'level', 0) else ''}{ast.unparse(one)}"
     guarded = any(isinstance(one, ast.If) and "__name__" in ast.unparse(one.test) for one in tree.body)
     if defined := [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)]:
         mark = "" if guarded else "# TODO: copy these to here, since importing the script runs it: "

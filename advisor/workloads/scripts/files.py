@@ -22,7 +22,6 @@ import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.household import SOCKETS
-from advisor.process.meanwhile import replaced
 
 # Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
@@ -38,18 +37,12 @@ def run_in_place(read_as: Mapping[str, str]) -> None:
     """Run other files in place of the user's from now on, under the names of the user's files."""
     _run_in_place.update(read_as)
     if read_as:
-        get_code = _compiling(lambda source, file: compile(source, file, "exec"))
+        get_code = compiled_by(lambda source, file: compile(source, file, "exec"))
         SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
-@contextlib.contextmanager
-def imported_by(compiled: Callable[[bytes, str], CodeType]) -> Iterator[None]:
-    """In this context, compile the user's modules with another function when they are imported."""
-    with replaced(SourceFileLoader, "get_code", _compiling(compiled)):
-        yield
-
-
-def _compiling(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
+def compiled_by(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
+    """Return a ``get_code`` of Python's loader that compiles the user's modules with another function."""
     original: Callable[[SourceFileLoader, str], CodeType | None] = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
@@ -159,24 +152,23 @@ def _is_old(file: Any) -> bool:
     return any(one.lstat().st_mtime < _BEGUN_S for one in (path, *inside) if one.is_symlink() or one.exists())
 
 
-_WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    *((owner, "open", _open_aside) for owner in (builtins, io)),
-    *((os, name, _move_aside) for name in ("replace", "rename")),
-    (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
-    (os, "mkdir", _make_folder),
-    (shutil, "rmtree", _remove_nothing_old),
-    *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
-    *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-    # Of torch.save, which scripts may have imported by its name.
-    (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
-)
 _new_ones_too = False
 
 
 @functools.cache
 def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
     """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
-    writers = [*_WRITERS]
+    writers: list[tuple[Any, str, Callable[..., Any]]] = [
+        *((owner, "open", _open_aside) for owner in (builtins, io)),
+        *((os, name, _move_aside) for name in ("replace", "rename")),
+        (os, "stat", lambda stat, path, **options: stat(_aside(path) or path, **options)),
+        (os, "mkdir", _make_folder),
+        (shutil, "rmtree", _remove_nothing_old),
+        *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
+        *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
+        # Of torch.save, which scripts may have imported by its name.
+        (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
+    ]
     if safetensors:
         write_aside = lambda write, tensors, file, *more, **named: write(tensors, _put_aside(file), *more, **named)  # noqa: E731
         writers.append((sys.modules["safetensors.torch"], "serialize_file", write_aside))

@@ -2,15 +2,14 @@
 
 import ast
 import builtins
-import contextlib
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from types import CodeType
 from typing import Any, ClassVar
 
 from advisor.python.loops import FoundLoop
-from advisor.python.trees import functions_that, holds, name_called, names_called, value_of, walk
+from advisor.python.trees import functions_that, holds, name_called, names_called, value_of
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _HEAD = "__perf_advisor_head__"
@@ -19,10 +18,6 @@ _TRAINS = frozenset({"backward", "step"})
 _WRAPPED = ("iterable", "iter")
 # Items that are kept of what can be read only once. A count; enough that rounds do not all see the same.
 _MOST_KEPT = 32
-_REPEATING = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_PASSING_ON = frozenset(
-    {"enumerate", "tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange", "alive_it"}
-)
 
 
 class Head(Iterator[Any]):
@@ -35,9 +30,10 @@ class Head(Iterator[Any]):
         frame = sys._getframe(1)
         self.latest[frame.f_code, frame.f_lineno] = self
         self.goes_on = False
+        self.item: Any = None  # the latest one, until it goes on
         self.counts_to: int | None = None
         self._items, self._iterator = items, iter(items)
-        self._is_counted = within(items)[1]
+        self._is_counted = _counts(items)
         self._kept: list[Any] | None = [] if self._iterator is items else None
         self._first: int | None = None
 
@@ -46,22 +42,20 @@ class Head(Iterator[Any]):
         try:
             item = next(self._iterator)
         except StopIteration:
-            item = self._anew()
+            if not self.goes_on:
+                raise
+            if self._kept is not None:
+                self._items, self._kept = self._kept, None
+            self._iterator = iter(self._items)
+            item = next(self._iterator)
         if self._kept is not None and len(self._kept) < _MOST_KEPT:
             self._kept.append(item)
+        self.item = None if self.goes_on else item
         if not self._is_counted:
             return item
         self._first = item[0] if self._first is None else self._first
         count = (item[0] - self._first) % self.counts_to if self.counts_to else item[0] - self._first
         return self._first + count, *item[1:]
-
-    def _anew(self) -> Any:
-        if not self.goes_on:
-            raise StopIteration
-        if self._kept is not None:
-            self._items, self._kept = self._kept, None
-        self._iterator = iter(self._items)
-        return next(self._iterator)
 
 
 def with_heads(source: bytes, file: str) -> CodeType:
@@ -77,72 +71,37 @@ def with_heads(source: bytes, file: str) -> CodeType:
     return code
 
 
-def within(value: Any) -> tuple[Any, bool]:
-    """The object inside progress bars and ``enumerate``, and whether the latter counts it."""
-    counts = False
-    while True:
-        if type(value) is enumerate:
-            value, counts = value.__reduce__()[1][0], True
-            continue
-        name = next((name for name in _WRAPPED if getattr(value, name, None) is not None), "")
-        if not name:
-            return value, counts
-        value = getattr(value, name)
+def _counts(items: Any) -> bool:
+    """Whether ``enumerate`` counts these items, also inside progress bars."""
+    while items is not None and type(items) is not enumerate:
+        inner = (getattr(items, name, None) for name in _WRAPPED)
+        items = next((one for one in inner if one is not None), None)
+    return items is not None
 
 
 # --- the batch of a round ---------------------------------------------------------------------------------------------
 
 
 def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of the batch in the head of a ``for`` loop over the loader, or over a generator that passes it on."""
+    """The name of the batch in the head of a ``for`` loop, whose item it is or a part of, as behind a count."""
     if not isinstance(loop.statement, ast.For) or seen.loader is None:
         return None
-    names, target = loop.where.names, loop.statement.target
-    reads_loader, counts = _loader_in(loop.statement.iter, names, seen)
-    if counts:
-        target = target.elts[1] if isinstance(target, ast.Tuple) else ast.Name("", ast.Store())
-    if reads_loader:
+    target, names = loop.statement.target, loop.where.names
+    head = Head.latest.get((loop.where.code, loop.statement.lineno))
+    if head is None and value_of(loop.statement.iter, names) is seen.loader:
         return target
-    item = [value_of(one, names) for one in target.elts] if isinstance(target, ast.Tuple) else value_of(target, names)
-    return target if _reads_once(loop, seen) and same_values(item, seen.batch) else None
-
-
-def _loader_in(expression: ast.expr, names: dict[str, Any], seen: Seen) -> tuple[bool, bool]:
-    """Whether an expression is the loader, plain or as in ``enumerate(tqdm(loader))``, and whether it counts.
-
-    A name may stand for such a call: ``batches = tqdm(enumerate(loader))``.
-    """
-    value, counts = within(value_of(expression, names))
-    with contextlib.suppress(TypeError):  # it can have no weak reference
-        if value is not None and (value is seen.loader or seen.iterators.get(value) is seen.loader):
-            return True, counts
-    if not isinstance(expression, ast.Call) or not expression.args:
-        return False, counts
-    if value_of(expression.func, names) is type(seen.loader):
-        return True, False
-    name = name_called(expression)
-    found = _loader_in(expression.args[0], names, seen) if name in _PASSING_ON else (False, False)
-    return found[0], found[1] or name == "enumerate"
+    item = value_of(target, names) if head is None else head.item
+    parts = zip(target.elts, item, strict=False) if isinstance(target, ast.Tuple) and isinstance(item, Sequence) else ()
+    return next((one for one, value in [(target, item), *parts] if same_values(value, seen.batch)), None)
 
 
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of a batch that the loop reads with ``next``. That statement is taken out. None without one."""
+    """The name of the batch that a loop reads with one ``next``. That statement is taken out. None without one."""
+    lines = {line for code, line in seen.reads if code is loop.where.code and holds(loop.statement, line)}
     for place, one in enumerate(block):
         match one.body[0] if isinstance(one, ast.Try) else one:
             case ast.Assign([target], ast.Call() as call) as read if name_called(call) == "next":
-                if (loop.where.code, read.lineno) in seen.reads and _reads_once(loop, seen):
+                if lines == {read.lineno}:
                     del block[place]
                     return target
     return None
-
-
-def _reads_once(loop: FoundLoop, seen: Seen) -> bool:
-    """Whether each round of a loop reads one batch: with ``next``, or from the generator in its head."""
-    statement = loop.statement
-    lines = {line for code, line in seen.reads if code is loop.where.code and holds(statement, line)}
-    if len(lines) != 1:
-        return False
-    (line,) = lines
-    if line < statement.body[0].lineno:
-        return not isinstance(statement, ast.While)
-    return not any(isinstance(node, _REPEATING) and holds(node, line) for node in walk(statement.body))

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import inspect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,13 +32,13 @@ def workload_of(seen: Seen) -> Any:
     if seen.trains_elsewhere:
         raise NoLoopError("processes that it starts train")
     if seen.endless:
-        return _rounds_of_update(seen)
+        return _whole(None, seen)
     if not seen.updates and not seen.by_hand:
         return _inference_of(seen)
     loop = seen.loop
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
-    workload = plain or _own_step(loop, seen)
+    workload = plain or _whole(loop, seen)
     workload.whole_round = _rounds_of(loop, seen)
     return workload
 
@@ -73,38 +73,50 @@ def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     )
 
 
-def _own_step(loop: FoundLoop, seen: Seen) -> Adapted:
-    """A round of the script's loop as a step of its own."""
-    seen.updates += _other_optimizers([loop], seen)
+def _whole(loop: FoundLoop | None, seen: Seen) -> Adapted:
+    """A round of the script's loop as a step of its own; without a loop, an iteration of its one update."""
+    notes = ["one optimizer.step(closure) is all of the training; a call of its closure is the step"]
+    if loop is not None:
+        seen.updates += _other_optimizers([loop], seen)
+        notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
     # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
     models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
     step, data = _rounds_of(loop, seen)
     step.casts = seen.casts
-    notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
-    return _whole(seen, models, step, data, notes)
+    return Adapted(
+        data=data,
+        mode="train",
+        step=step,
+        models=[one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)],
+        optimizers=seen.optimizers,
+        notes=notes,
+        samples=_samples(seen),
+    )
 
 
-def _rounds_of(loop: FoundLoop, seen: Seen) -> tuple[ScriptStep, Any]:
+def _rounds_of(loop: FoundLoop | None, seen: Seen) -> tuple[ScriptStep, Any]:
     """The rounds of the script as ``step(batch) -> loss``, and what feeds them: the loader, or numbers."""
     heads: list[Head] = []
-    for one in seen.loops:
+    for one in seen.loops if loop else ():
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
         if _optimizers_named(one.beside, one, ast.Store):  # a loop around it, as of several seeds, makes another
             break
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
         head.goes_on = head is heads[-1]
-    step = _step_at(loop.place, seen)
+    assert seen.pause is not None, "the script was left in a round"
+    place = loop.place if loop else next(f"{where.file}:{where.line}" for where in seen.frames if where.is_users)
+    step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
     step.loop = loop
-    return step, _numbers() if seen.loader is None else seen.loader
+    return step, GivenBatches(itertools.count, "the script's own loop") if seen.loader is None else seen.loader
 
 
 def _optimizers_named(statements: Iterable[ast.AST], loop: FoundLoop, context: type) -> list[Optimizer]:
     """The optimizers that statements read (``ast.Load``), or make (``ast.Store``), by the names of a loop."""
-    names, nodes = loop.where.names, trees.walk(statements)
-    named = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, context))
-    return [value for node in named if isinstance(value := trees.value_of(node, names), Optimizer)]
+    named = (node for node in trees.names_in(statements) if isinstance(node.ctx, context))
+    values = (trees.value_of(node, loop.where.names) for node in named)
+    return [value for value in values if isinstance(value, Optimizer)]
 
 
 def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]:
@@ -120,37 +132,6 @@ def _beside(seen: Seen, fate: str) -> list[str]:
     return [f"updates by {type(one).__name__} around this loop {fate}" for one in others]
 
 
-def _rounds_of_update(seen: Seen) -> Adapted:
-    """The iterations of a training that is one ``optimizer.step(closure)``, each as a step."""
-    where = next(where for where in seen.frames if where.is_users)
-    note = "one optimizer.step(closure) is all of the training; a call of its closure is the step"
-    return _whole(seen, seen.models, _step_at(f"{where.file}:{where.line}", seen), _numbers(), [note])
-
-
-def _step_at(place: str, seen: Seen) -> ScriptStep:
-    assert seen.pause is not None, "the script was left in a round"
-    return ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
-
-
-def _numbers() -> GivenBatches:
-    """The argument of a step that makes its batches itself."""
-    return GivenBatches(itertools.count, "the script's own loop")
-
-
-def _whole(seen: Seen, models: Sequence[nn.Module], step: ScriptStep, data: Any, notes: list[str]) -> Adapted:
-    """The workload of a step that is run as it is, with the modules that are no part of another one."""
-    outer = [one for one in models if not any(one is not o and any(m is one for m in o.modules()) for o in models)]
-    return Adapted(
-        data=data,
-        mode="train",
-        step=step,
-        models=outer,
-        optimizers=seen.optimizers,
-        notes=notes,
-        samples=_samples(seen),
-    )
-
-
 def _samples(seen: Seen) -> int | None:
     """The samples of one step: the rows that its models were given, once for each backward pass; None if unknown.
 
@@ -160,19 +141,10 @@ def _samples(seen: Seen) -> int | None:
     calls, backward_passes = seen.round or (seen.calls, 1)
     of_models = [[call for call in calls if call.module is model and call.gradients == "grad"] for model in seen.models]
     fewest = min(filter(None, of_models), key=len, default=[])
-    rows = max(filter(None, map(_rows, fewest)), default=None)
-    return None if rows is None else rows * max(1, min(len(fewest), backward_passes))
-
-
-def _rows(call: ModelCall) -> int | None:
-    """The first dimension of a model's first input that is no single number, as the time of a step is.
-
-    Numbers in a row, such as an observation, are one sample.
-    """
-    tensor = next((tensor for tensor in tensors_of((call.args, call.kwargs)) if tensor.dim()), None)
-    if tensor is None or tensor.dim() < (2 if tensor.is_floating_point() else 1):
-        return None
-    return tensor.shape[0]
+    # The first input that is no single number, as the time of a step is; numbers in a row, as observed, are one sample.
+    first = [[one for one in tensors_of((call.args, call.kwargs)) if one.dim()][:1] for call in fewest]
+    rows = [one.shape[0] for found in first for one in found if one.dim() > int(one.is_floating_point())]
+    return max(rows) * max(1, min(len(fewest), backward_passes)) if any(rows) else None
 
 
 # --- scripts that only predict ----------------------------------------------------------------------------------------
@@ -184,7 +156,10 @@ def _inference_of(seen: Seen) -> Adapted:
         raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
     if not seen.calls:
         raise NoLoopError("no optimizer made an update, and no model was called")
-    of_loader = [call for call in seen.calls if _is_called_with(call, seen.batch)]
+    of_loader: list[ModelCall] = []
+    for one in seen.calls if seen.batch is not None else ():
+        split = splitter(one.module, with_target=False)(seen.batch)
+        of_loader += [one] if same_values((split.args, split.kwargs), (one.args, one.kwargs)) else []
     call = (of_loader or seen.calls)[-1]
     inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
     notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
@@ -202,13 +177,6 @@ def _inference_of(seen: Seen) -> Adapted:
         model = copy.deepcopy(model)  # autograd works with what was not made in inference mode
     current = {**call.current, "infer.grad": call.gradients}
     return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
-
-
-def _is_called_with(call: ModelCall, batch: Any) -> bool:
-    if batch is None:
-        return False
-    split = splitter(call.module, with_target=False)(batch)
-    return same_values(split.args, call.args) and same_values(split.kwargs, call.kwargs)
 
 
 def _inputs_alone(call: ModelCall, seen: Seen) -> Any:

@@ -2,14 +2,13 @@
 
 import ast
 import contextlib
-import fcntl
 import importlib
 import itertools
 import os
-import struct
 import sys
 import termios
 from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.process.meanwhile import replaced
 from advisor.records import Place
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
-from advisor.workloads.scripts.files import imported_by, source_of
+from advisor.workloads.scripts.files import compiled_by, source_of
 from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script
@@ -100,7 +100,8 @@ def watched(script: str, directory: str) -> Seen:
     watch = Watch(Script(run))
     terminal_as_input()
     # The script's own compiled code, which would compile the hooks too, is run as it is written.
-    with imported_by(with_heads), torch.compiler.set_stance("force_eager"), watch.watching() as seen:
+    imports = replaced(SourceFileLoader, "get_code", compiled_by(with_heads))
+    with imports, torch.compiler.set_stance("force_eager"), watch.watching() as seen:
         seen.script.go_on()
     return seen
 
@@ -123,7 +124,7 @@ def terminal_as_input() -> None:
     """
     with contextlib.suppress(OSError):
         ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        termios.tcsetwinsize(theirs, (24, 80))
         os.write(ours, b"\x04" * 64)  # what a person types to end it
         os.dup2(theirs, 0)
         os.close(theirs)

@@ -40,7 +40,7 @@ class Script:
     """A function that is paused from within, by itself or what it calls."""
 
     def __init__(self, run: Callable[[], None]) -> None:
-        self._greenlet = greenlet(run)
+        self._greenlet = greenlet(lambda *_: run())
         self._greenlet.gr_context = contextvars.copy_context()
         self._outside: Any = None
         self._inference_mode: Any = None  # what ends the script's own while it is paused
@@ -61,9 +61,8 @@ class Script:
         self._outside, in_inference_mode = _modes(), torch.is_inference_mode_enabled()
         event_loop = asyncio._get_running_loop()
         self._inference_mode = None
-        started = bool(self._greenlet)
         try:
-            self._greenlet.switch(*([given] if started else []))
+            self._greenlet.switch(given)
         finally:
             if torch.is_inference_mode_enabled() != in_inference_mode:
                 self._inference_mode = torch._C._InferenceMode(in_inference_mode)
@@ -112,14 +111,13 @@ def _set_modes(modes: tuple[Any, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a read of the ``loader``; without one, before an ``update`` at these lines of the user's.
+    """Where a round ends: at a ``read``, before an ``update``, or behind a ``backward`` pass.
 
-    Where no optimizer makes the updates, it ends behind a ``backward`` pass at these lines; at any one for no lines.
+    ``at`` is the loader that is read, or the lines of the user's; None for any lines.
     """
 
-    loader: Any = None
-    update: tuple[Any, ...] | None = None
-    backward: tuple[Any, ...] | None = None
+    event: str = ""
+    at: Any = None
 
 
 class ScriptStep:
@@ -194,14 +192,14 @@ class ScriptStep:
         loader = self._iterators.get(iterator) if self.script.runs else None
         if loader is None:
             return read(iterator)
-        if loader is self._pause.loader and torch.is_grad_enabled():
+        if loader is self._pause.at and torch.is_grad_enabled():
             return self.script.pause()
         if iterator not in self._anew:
             self._anew[iterator] = DataLoader.__iter__(loader)
         return read(self._anew[iterator])
 
     def _on_iter(self, begin: Callable[..., Any], loader: Any) -> Any:
-        read_by = self._pause.loader  # Accelerate's loaders iterate the one inside them
+        read_by = self._pause.at  # Accelerate's loaders iterate the one inside them
         is_measured = loader is getattr(read_by, "base_dataloader", read_by)
         if not is_measured or not self.script.runs or not torch.is_grad_enabled():
             return begin(loader)
@@ -213,14 +211,16 @@ class ScriptStep:
     def _on_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         self._losses.append(loss)
         backward(loss, *args, **kwargs)
-        place = self._pause.backward
-        if place is not None and self.script.runs and place in ((), users_lines(lines_up(sys._getframe(2)))):
-            self.script.pause()
+        self._end_at("backward")
 
     def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
         self._updated.append(optimizer)
-        place = self._pause.update
-        if place is not None and self.script.runs and place == users_lines(lines_up(sys._getframe(1))):
+        self._end_at("update")
+
+    def _end_at(self, event: str) -> None:
+        """Pause the script where this event is the end of its round."""
+        lines = self._pause.at
+        if event == self._pause.event and self.script.runs and lines in (None, users_lines(lines_up(sys._getframe(2)))):
             self.script.pause()
 
     def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
@@ -254,9 +254,5 @@ def _wrapped(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Calla
 @contextlib.contextmanager
 def without_workers(loader: Any) -> Iterator[None]:
     """Have a loader iterated by the process itself."""
-    workers, timeout = loader.num_workers, loader.timeout
-    loader.num_workers, loader.timeout = 0, 0
-    try:
+    with replaced(loader, "num_workers", 0), replaced(loader, "timeout", 0):
         yield
-    finally:
-        loader.num_workers, loader.timeout = workers, timeout

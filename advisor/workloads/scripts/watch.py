@@ -100,9 +100,9 @@ class Watch:
                     process.kill()
                     process.join(_GRACE_S)
 
-    def _leave(self, **pause: Any) -> Any:
-        """Pause the script for good; what it is given when it goes on nevertheless."""
-        self.seen.pause, self._is_on = Pause(**pause), False
+    def _leave(self, event: str = "", at: Any = None) -> Any:
+        """Pause the script at an event for good; what it is given when it goes on nevertheless."""
+        self.seen.pause, self._is_on = Pause(event, at), False
         return self.seen.script.pause()
 
     # --- modules --------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Watch:
             self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         if self.seen.loader is None and (self.seen.endless or self.seen.by_hand):
-            self._leave(backward=() if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
+            self._leave("backward", None if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
         return result
 
     # --- data -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Watch:
         loader = self.seen.iterators.get(iterator)
         trained = self.seen.updates or self.seen.by_hand
         if self._is_ours() and trained and loader is self.seen.loader is not None and gradients() == "grad":
-            return self._leave(loader=loader)
+            return self._leave("read", loader)
         batch = given = function(iterator)
         if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
             given, self._ahead = self._ahead, batch
@@ -197,7 +197,7 @@ class Watch:
             return
         place = users_lines(lines_up(sys._getframe(1)))
         if self.seen.updates and self.seen.loader is None and place == self._update_at:
-            self._leave(update=place)
+            self._leave("update", place)
         elif not self.seen.frames:
             frames, self._update_at = stack_from(sys._getframe(1)), place
             self.seen.fitted = fitted_by_library(frames)

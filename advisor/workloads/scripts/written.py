@@ -56,28 +56,40 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _
     is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
     """
     found = _round_of(loop, seen)
-    if found is None or found.call.keywords or len(found.call.args) > 1 or _leaves(found.before):
+    if found is None or found.call.keywords or len(found.call.args) > 1 or trees.leaves(found.before):
         return None
-    result = ast.copy_location(ast.Return(_unscaled(found)), found.call)
+    assert isinstance(found.call.func, ast.Attribute)
+    value = found.call.args[0] if found.call.args else found.call.func.value  # Accelerate's gets the loss
+    result = ast.copy_location(ast.Return(value), found.call)
     before = [one for one in found.before if not trees.clears(one)]
     data: Any = seen.loader
     given = None if data is None else batch_in_head(loop, seen) or batch_in_body(before, loop, seen)
-    used = [*_computing(_read([result]), before), result]
+    used = [*trees.computing(trees.read_in(result), before), result]
     if data is None:
         given, used, data = _made(found, used, loop, seen, model)
-    left = _read_first(used) & found.bound
-    in_place = _bound([one for one in used if isinstance(one, ast.Expr | ast.AugAssign)])
-    if given is None or left - _stored(given) or in_place & _stored(given) or any("." in name for name in _bound(used)):
+    if given is None:
+        return None
+    first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
+    left = trees.Flow(used).read.keys() & found.bound - trees.bound_in(first)
+    in_place = trees.bound_in(*(one for one in used if isinstance(one, ast.Expr | ast.AugAssign)))
+    if left or in_place & trees.bound_in(first) or any("." in name for name in trees.bound_in(*used)):
         return None
     taken = _Takes(found.names, model)
-    first = ast.Assign([given], ast.Name(_BATCH, ast.Load()))
-    loss = _function(taken.visit(ast.Module(copy.deepcopy([first, *used]), [])), found.names, loop.where.file)
+    defined: Any = ast.parse(f"def computed({_MODEL}, {_BATCH}): pass").body[0]
+    defined.body = taken.visit(ast.Module(copy.deepcopy([first, *used]), [])).body
+    inside = {name: found.names[name] for name in trees.read_in(defined) & found.names.keys()}
+    exec(_compiled([defined], loop.where.file), inside)  # noqa: S102 - it is the user's own loop
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        """The statements of a round from its batch to what ``backward`` is called on."""
+        return inside["computed"](model, batch)  # type: ignore[no-any-return]
+
     batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
     try:
-        value = loss(model, batch) if taken.found else None
+        computed = loss(model, batch) if taken.found else None
     except Exception:  # a name that only the whole round gives a value to
         return None
-    return (data, loss) if value is not None and is_number(value) and value.requires_grad else None
+    return (data, loss) if computed is not None and is_number(computed) and computed.requires_grad else None
 
 
 def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
@@ -93,18 +105,23 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
     if code.co_filename == loop.where.file and trees.holds(loop.statement, line):
         return _around("backward", line, body, names, bound)
     function: Any = scope_of(code)
-    where = next((one for one in seen.frames if one.code is code), None)
-    is_called = bool(callers) and callers[0][0] is loop.where.code
-    if where is None or not is_called or getattr(function, "decorator_list", True):
+    frames = [one.frame for one in seen.frames if one.code is code]
+    is_called = bool(callers) and callers[0][0] is loop.where.code and not getattr(function, "decorator_list", True)
+    outer = _around(function.name, callers[0][1], body, names, bound) if frames and is_called else None
+    if outer is None:
         return None
-    outer = _around(function.name, callers[0][1], body, names, bound)
-    given = None if outer is None else _arguments(outer.call, names)
-    if outer is None or given is None:
+    try:
+        signature = inspect.signature(trees.value_of(outer.call.func, names))
+        given = signature.bind(*outer.call.args, **{one.arg or "": one.value for one in outer.call.keywords}).arguments
+    except TypeError:  # such as of `**options`
         return None
-    changed = {name: value for name, value in given.items() if _read([value]) & bound}
+    if not all(isinstance(one, ast.expr) and not isinstance(one, ast.Starred) for one in given.values()):
+        return None
+    changed = {name: value for name, value in given.items() if trees.read_in(value) & bound}
     begin = ast.Assign([_tuple([*changed], ast.Store())], ast.Tuple([*changed.values()], ast.Load()))
-    names = {**where.frame.f_globals, **names, **where.frame.f_locals}
-    inner = _around("backward", line, function.body, names, bound | trees.bound_in(function) | {*changed})
+    begin = ast.fix_missing_locations(ast.copy_location(begin, outer.call))
+    names = {**frames[0].f_globals, **names, **frames[0].f_locals}
+    inner = _around("backward", line, function.body, names, bound | trees.bound_in(*function.body) | {*changed})
     return inner and replace(inner, before=[*outer.before, begin, *inner.before], behind=[*inner.behind, *outer.behind])
 
 
@@ -118,39 +135,19 @@ def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], 
     if len(calls) != 1:
         return None
     before, behind = list[ast.stmt](), list[ast.stmt]()
-    while True:
+    while block:
         at = next(at for at, one in enumerate(block) if calls[0] in ast.walk(one))
         before, one, behind = [*before, *block[:at]], block[at], [*block[at + 1 :], *behind]
         if isinstance(one, _SIMPLE):
             return _Round(before, calls[0], behind, names, bound)
         if isinstance(one, ast.If) and name == "backward" and varies(one.test, bound):
             return None
-        if isinstance(one, ast.With) and not all(_changes_nothing(item.context_expr, names) for item in one.items):
-            return None
-        block = next((part for part in trees.blocks(one) if any(calls[0] in ast.walk(inside) for inside in part)), [])
-        if not block:
-            return None
-
-
-def _arguments(call: ast.Call, names: dict[str, Any]) -> dict[str, ast.expr] | None:
-    """The expressions that a call gives the parameters of its function; None where they are not all written out."""
-    try:
-        signature = inspect.signature(trees.value_of(call.func, names))
-        given = signature.bind(*call.args, **{one.arg or "": one.value for one in call.keywords}).arguments
-    except TypeError:  # such as of `**options`
-        return None
-    plain = all(isinstance(one, ast.expr) and not isinstance(one, ast.Starred) for one in given.values())
-    return given if plain else None
-
-
-def _computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The statements by which names get their values, in their order."""
-    found: list[ast.stmt] = []
-    for one in reversed(statements):
-        if _bound([one]) & needed:
-            found.insert(0, one)
-            needed = needed | _read([one])
-    return found
+        for context in [item.context_expr for item in one.items] if isinstance(one, ast.With) else ():
+            is_plain = isinstance(context, ast.Call) and trees.name_called(context) in _PLAIN_CONTEXTS
+            if not (is_plain or isinstance(trees.value_of(context, names), nullcontext)):
+                return None
+        block = next((part for part in trees.blocks(one) if calls[0] in trees.walk(part)), [])
+    return None
 
 
 def _made(
@@ -161,20 +158,20 @@ def _made(
     The statements after those that use a batch make the next one. If none does, the only batch are the tensors that
     each round uses, if the model gets one of them. No names if other statements need the loss's results, or a model.
     """
-    values = ([trees.value_of(node, found.names) for node in _names_in([one])] for one in used)
-    using = used[next((at for at, some in enumerate(values) if any(one is model for one in some)), len(used)) :]
+    of_model = [any(one is model for one in _values_in([statement], found.names)) for statement in used]
+    using = used[of_model.index(True) :] if any(of_model) else []
     begin = found.before.index(using[0]) if using and using[0] in found.before else len(found.before)
     statements = [*found.before[begin:], *found.behind, *found.before[:begin]]
     rest = [one for one in statements if one not in using]
-    read = {name for name in _read_first(using) if "." not in name}
+    read = {name for name in trees.Flow(using).read if "." not in name}
     names = sorted(read & found.bound)
     data: Any
     if names:
-        making = _computing(set(names), rest)
-        trains = any(isinstance(trees.value_of(node, found.names), nn.Module | Optimizer) for node in _names_in(making))
-        item = _stored(loop.statement.target) if isinstance(loop.statement, ast.For) else set()
-        of_loss = _read(making) & _bound([one for one in statements if one not in making])
-        if not making or trains or _leaves(making) or of_loss or {*names} - _bound(making) - item:
+        making = trees.computing({*names}, rest)
+        trains = any(isinstance(one, nn.Module | Optimizer) for one in _values_in(making, found.names))
+        of_loss = trees.read_in(*making) & trees.bound_in(*(one for one in statements if one not in making))
+        unmade = {*names} - trees.bound_in(*making) - trees.bound_by(loop.statement)
+        if not making or trains or trees.leaves(making) or of_loss or unmade:
             return None, used, None
         data = GivenBatches(_made_by(making, _tuple(names, ast.Load()), found, loop), "the script's own loop")
     else:
@@ -191,7 +188,7 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     """The batches that statements make, for each of the loop's items where they read those, in names of their own."""
     head, first = loop.statement, list[ast.stmt]()
     items: Any = itertools.count
-    if isinstance(head, ast.For) and _stored(head.target) & (_read(making) | _read([row])):
+    if isinstance(head, ast.For) and trees.bound_by(head) & trees.read_in(*making, row):
         first = [ast.Assign([head.target], ast.Name(_BATCH, ast.Load()))]
         items = functools.partial(eval, compile(ast.Expression(head.iter), loop.where.file, "eval"), found.names)
     code = _compiled([*first, *making, ast.Assign([ast.Name(_BATCH, ast.Store())], row)], loop.where.file)
@@ -205,61 +202,12 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     return batches
 
 
-def _leaves(statements: Sequence[ast.AST]) -> bool:
-    """Whether some statements leave the loop or its function; what functions within them do is their own."""
-    own = [one for one in statements if not isinstance(one, trees.FUNCTIONS | ast.Lambda | ast.ClassDef)]
-    return any(isinstance(one, trees.LEAVES) or _leaves([*ast.iter_child_nodes(one)]) for one in own)
-
-
-def _names_in(statements: Sequence[ast.AST]) -> Iterator[ast.Name | ast.Attribute]:
-    return (node for node in trees.walk(statements) if isinstance(node, ast.Name | ast.Attribute))
-
-
-def _read(statements: Sequence[ast.AST]) -> set[str]:
-    """The names and attributes that are read in some statements, those that are added to among them."""
-    added = (trees.bound_by(node) for node in trees.walk(statements) if isinstance(node, ast.AugAssign))
-    return set().union(*added) | {ast.unparse(node) for node in _names_in(statements) if isinstance(node.ctx, ast.Load)}
-
-
-def _read_first(statements: Sequence[ast.stmt]) -> set[str]:
-    """The names that some statements read before they give them values."""
-    found, bound = set[str](), set[str]()
-    for one in statements:
-        own = set() if isinstance(one, ast.Assign | ast.AugAssign) else trees.bound_in(one)
-        found |= _read([one]) - bound - own
-        bound |= _bound([one])
-    return found
-
-
-def _bound(statements: Sequence[ast.stmt]) -> set[str]:
-    """The names that some statements give values to, those of functions among them."""
-    functions = {one.name for one in statements if isinstance(one, ast.FunctionDef)}
-    return functions.union(*(trees.bound_in(one) for one in statements if not isinstance(one, ast.FunctionDef)))
-
-
-def _stored(target: ast.expr) -> set[str]:
-    return trees.named(ast.walk(target), ast.Store)
+def _values_in(statements: Sequence[ast.AST], names: dict[str, Any]) -> Iterator[Any]:
+    return (trees.value_of(node, names) for node in trees.names_in(statements))
 
 
 def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
     return ast.Tuple([ast.Name(name, context) for name in names], context)
-
-
-def _changes_nothing(context: ast.expr, names: dict[str, Any]) -> bool:
-    if isinstance(context, ast.Call):
-        return trees.name_called(context) in _PLAIN_CONTEXTS
-    return isinstance(trees.value_of(context, names), nullcontext)
-
-
-def _unscaled(found: _Round) -> ast.expr:
-    """The loss of a ``backward`` call: its object or, as in Accelerate, its argument; without a disabled scaler."""
-    assert isinstance(found.call.func, ast.Attribute)
-    value = found.call.args[0] if found.call.args else found.call.func.value
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "scale":
-        scaler = trees.value_of(value.func.value, found.names)
-        if isinstance(scaler, torch.amp.GradScaler) and not scaler.is_enabled():
-            return value.args[0]
-    return value
 
 
 class _Takes(ast.NodeTransformer):
@@ -288,20 +236,5 @@ class _Takes(ast.NodeTransformer):
         return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
 
 
-def _function(text: ast.Module, names: dict[str, Any], file: str) -> _Loss:
-    """A function of a model and a batch, in a copy of those of the loop's names that it reads."""
-    defined: Any = ast.parse(f"def loss({_MODEL}, {_BATCH}): pass").body[0]
-    defined.body = text.body
-    read = {node.id for node in _names_in([text]) if isinstance(node, ast.Name)}
-    inside = {name: names[name] for name in read & names.keys()}
-    exec(_compiled([defined], file), inside)  # noqa: S102 - it is the user's own loop
-
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        """The statements of a round from its batch to what ``backward`` is called on."""
-        return inside["loss"](model, batch)  # type: ignore[no-any-return]
-
-    return loss
-
-
 def _compiled(statements: list[ast.stmt], file: str) -> Any:
-    return compile(ast.fix_missing_locations(ast.Module(copy.deepcopy(statements), [])), file, "exec")
+    return compile(ast.fix_missing_locations(ast.Module(statements, [])), file, "exec")
