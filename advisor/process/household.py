@@ -1,6 +1,7 @@
 """Processes and their groups: one killed, and a trial's own; variables that the session gives its fork server."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 from multiprocessing import forkserver
@@ -23,8 +24,8 @@ def lead_own_group() -> None:
     """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
 
     Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual. The fork
-    server's files are closed, for the user's output must not reach it. A target that uses this start method itself gets
-    a fork server of its own, as in the user's program.
+    server's files are closed, for the user's output must not reach it. Its start method, which is handed down, is put
+    back to Python's own; a target that chooses it gets a fork server of its own, as in the user's program.
     """
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()
@@ -32,6 +33,7 @@ def lead_own_group() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None
+    multiprocessing.set_start_method(None, force=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):  # not the fork server's
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -106,7 +106,7 @@ class OneRank(Stages):
         else:
             device = "cpu"
         spec = replace(spec, target=replace(spec.target, device=device))
-        super().__init__(spec, channel, None, lambda: None, deadline)
+        super().__init__(spec, channel, deadline)
 
 
 class RankTrial(OneRank):
@@ -253,7 +253,7 @@ class RankOfScript(OneRank):
             step, data = applied_step(loop, device, self.catalog, self.spec)
             feed = Feed(data if is_loader(loop.data) else mover(device)(data))
         else:
-            parts = self._applied(loop, device, 0.0)
+            parts = self._applied(loop, device)
             # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one
             # looks at them: what rank 0 does before its steps, and with which batches, is done here too.
             for batch in self._first_batches(parts):

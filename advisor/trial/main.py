@@ -1,11 +1,10 @@
 """A trial, from its first instruction in a process of its own to its last message."""
 
+import contextlib
 import gc
 import math
-import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -75,6 +74,9 @@ from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
+# The longest wait for the end of the trial before, and between two looks. Seconds; to leave a GPU takes 0.4 on an H200.
+_ENDING_S = 5.0
+_ENDING_LOOK_S = 0.02
 _PHASES_LIMIT_S = 0.6
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.
 _PHASES_PATIENCE = 2
@@ -94,27 +96,20 @@ _OTHER_LOOPS = {
 
 
 def trial_main(
-    spec: TrialSpec,
-    connection: Connection,
-    asked_at: float,
-    *,
-    loop: Loop | None = None,
-    wait_for_memory: Callable[[], None] = lambda: None,
+    spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None, leaving: int = 0
 ) -> None:
     """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
 
-    ``loop`` is the workload when it has been built already, by the same steps as here. ``wait_for_memory`` returns when
-    the trial before has given back its own.
+    ``loop`` is the workload when it has been built already, by the same steps as here. ``leaving`` is the process of
+    the trial before where that may still hold its memory.
     """
     startup_s = time.monotonic() - asked_at
     lead_own_group()
-    # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
-    multiprocessing.set_start_method(None, force=True)
     redirect_output(spec.log_path)
     channel = Channel(connection)
     started = time.perf_counter()
     try:
-        result = Stages(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
+        result = Stages(spec, channel, asked_at + spec.timeout_s, loop, leaving).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
@@ -128,15 +123,12 @@ def trial_main(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The workload under the trial's settings, and the seconds that loading it and applying them took."""
+    """The workload under the trial's settings."""
 
     loop: Loop
-    device: torch.device
     components: Components
     step: TrainStep | InferStep | GraphedStep
     form: LossForm
-    build_s: float
-    prepare_s: float
 
     @property
     def eager(self) -> TrainStep | InferStep:
@@ -148,13 +140,13 @@ class Stages:
     """The stages of a trial, which say what they do. At ``deadline``, of ``time.monotonic()``, it is given up."""
 
     def __init__(
-        self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None], deadline: float
+        self, spec: TrialSpec, channel: Channel, deadline: float, loop: Loop | None = None, leaving: int = 0
     ) -> None:
         self.spec = spec
         self.channel = channel
-        self.loop = loop
-        self.wait_for_memory = wait_for_memory
         self.deadline = deadline
+        self.loop = loop
+        self.leaving = leaving
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
         watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
@@ -165,19 +157,20 @@ class Stages:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
         started = time.perf_counter()
         loop, device = self._load()
-        build_s = time.perf_counter() - started
+        loaded = time.perf_counter()
         if self.spec.kind in _OTHER_LOOPS:
             doing, result_of_loop = _OTHER_LOOPS[self.spec.kind]
             self._say(doing)
             return result_of_loop(loop, device, self.catalog, self.spec)
-        parts = self._applied(loop, device, build_s)
+        parts = self._applied(loop, device)
         began = time.perf_counter()
         batches = self._first_batches(parts)
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
             return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
-        return self._measured(parts, batches, probe, began)
+        result = self._measured(parts, batches, probe, began)
+        return replace(result, build_s=loaded - started, prepare_s=began - loaded)
 
     def _load(self) -> tuple[Loop, torch.device]:
         self._say("loading the model")
@@ -185,30 +178,33 @@ class Stages:
             draws.seed_all(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
-        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
-        self.wait_for_memory()
+        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss,
+        until = time.monotonic() + _ENDING_S
+        with contextlib.suppress(ProcessLookupError):
+            while self.leaving and time.monotonic() < until:
+                os.kill(self.leaving, 0)  # its process is there until the builder has seen its end
+                time.sleep(_ENDING_LOOK_S)
         loop.to(device)
         set_mode(loop)
         return loop, device
 
-    def _applied(self, loop: Loop, device: torch.device, build_s: float) -> _Parts:
+    def _applied(self, loop: Loop, device: torch.device) -> _Parts:
         """The workload under the trial's settings."""
         self._say("applying the settings")
-        started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         form = form_of_loss(loop, components, self.spec)
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        return _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+        return _Parts(loop, components, step, form)
 
     def _first_batches(self, parts: _Parts) -> list[Any]:
         """The batches of the first steps, which an inspection looks at too."""
         self._say("reading the first batches")
-        components = parts.components
+        components, eager = parts.components, parts.eager
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
+            facts = inspect_loop(parts.loop, eager.device, batches, loss_form=parts.form, step=eager)
             self.channel.send(Inspected(facts, versions(), imported_sources()))
         return batches
 
@@ -248,11 +244,11 @@ class Stages:
 
         The time since ``began`` counts as warming up or measuring.
         """
-        step, components, spec = parts.step, parts.components, self.spec
+        step, eager, loop, components, spec = parts.step, parts.eager, parts.loop, parts.components, self.spec
         feed = Feed(resident_data(components), spec.seed)
-        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
+        clock = StepClock(eager.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
-            self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
+            self._refuse_hopeless(loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
         queued = feed.queued_batches
         warm = warm_up(
@@ -266,10 +262,15 @@ class Stages:
         blocks, single_ms = self._blocks(clock, feed, warm)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
-        memory = backend_of(parts.device).memory()
-        single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
+        memory = clock.backend.memory()
+        single = loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
         latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
-        notes = (*parts.loop.notes, *self._notes(probe, warm), *compilation_notes(frames_when_warm))
+        notes = [*loop.notes]
+        if not warm.steady:
+            notes.append("the step time was not steady when the warm-up ended")
+        if probe.skipped_steps:
+            notes.append(f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates")
+        notes += compilation_notes(frames_when_warm)
         step_ms = median(block.step_ms for block in blocks)
         may_time_phases = self._may_time_phases(blocks)
         if spec.kind is TrialKind.PROFILE:
@@ -277,19 +278,19 @@ class Stages:
             stop_debugging()
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
             limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
-            profile = profile_step(parts.eager, feed, step_ms, trace_path=trace, **limits)
-            self.channel.send(Profiled(with_habits(profile, parts.eager, feed)))
+            profile = profile_step(eager, feed, step_ms, trace_path=trace, **limits)
+            self.channel.send(Profiled(with_habits(profile, eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(Profiled(phases_alone(parts.eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-        loss_form, batch_form = parts.form, batch_form_of(parts.eager, batches[0])
+            self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+        loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
             # A loss that is chosen by the outputs gets output and target in an exported file.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         timed = spec.times_phases and may_time_phases
         # Of a script's loop whose step was taken out of it.
-        whole_round = parts.loop.whole_round if spec.kind.inspects and parts.loop.step is None else None
+        whole_round = loop.whole_round if spec.kind.inspects and loop.step is None else None
         rounds: RoundTimes | None = None
         if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
             self._say("timing whole rounds of the loop")
@@ -307,13 +308,11 @@ class Stages:
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
-            build_s=parts.build_s,
-            prepare_s=parts.prepare_s,
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
             phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
             measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
-            notes=notes,
+            notes=tuple(notes),
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
@@ -321,13 +320,6 @@ class Stages:
             batch_form=batch_form,
             whole_rounds=rounds,
         )
-
-    def _notes(self, probe: Probe, warm: WarmUp) -> Iterator[str]:
-        """Notes on steps that were not steady, and on updates that were skipped."""
-        if not warm.steady:
-            yield "the step time was not steady when the warm-up ended"
-        if probe.skipped_steps:
-            yield f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates"
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
