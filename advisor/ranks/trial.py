@@ -25,8 +25,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.step.batch import map_tensors, mover, tensors_of
-from advisor.step.device_loader import is_loader
+from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
@@ -250,8 +249,7 @@ class RankOfScript(OneRank):
         loop, device = self._load()
         step: Callable[[Any], Any]
         if self.spec.kind is records.TrialKind.VERIFY:
-            step, data = applied_step(loop, device, self.catalog, self.spec)
-            feed = Feed(data if is_loader(loop.data) else mover(device)(data))
+            step, feed = applied_step(loop, device, self.catalog, self.spec)
         else:
             parts = self._applied(loop, device)
             # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one

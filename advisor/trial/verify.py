@@ -46,12 +46,11 @@ _LOSSES, _LOSSES_S = 20, 3.0
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
     started = time.perf_counter()
-    step, data = applied_step(loop, device, catalog, spec)
+    step, feed = applied_step(loop, device, catalog, spec)
     prepare_s = time.perf_counter() - started
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
     compiled_for = batch_size if spec.export_path.endswith(COMPILED_MODEL) else None
-    feed = Feed(data if is_loader(loop.data) else mover(device)(data))
 
     def next_batch() -> Any:
         batch = feed.next()
@@ -59,10 +58,15 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
             batch = feed.next()
         return batch
 
+    if spec.steps and loop.mode is not Mode.TRAIN:
+        raise TargetError("only a training has a loss curve.", "Have the target return a loss and an optimizer.")
     first = next_batch()
     last = step(first)
     if spec.steps:
-        return _curve(lambda: step(next_batch()), last, loop, spec.steps)
+        started = time.perf_counter()
+        curve = (float(last), *(float(step(next_batch())) for _ in range(spec.steps - 1)))
+        block = Block(spec.steps, spec.steps * (loop.batch_size or 1), time.perf_counter() - started)
+        return TrialResult(Outcome.MEASURED, batch_size=loop.batch_size, blocks=(block,), losses=curve)
     # The next epoch may have another order of samples, and a gradient scaler skips some of the first updates.
     epoch = length_of(loop.loader) if loop.loader is not None else None
     compares = loop.mode is Mode.TRAIN and spec.settings.get("precision.autocast") != "float16"
@@ -106,38 +110,35 @@ def _first_losses(step: Callable[[], Any], most: int) -> Iterator[float]:
             most -= 1
 
 
-def _curve(step: Callable[[], Any], first: Any, loop: Loop, steps: int) -> TrialResult:
-    """The losses of so many steps, of which the first has run."""
-    if loop.mode is not Mode.TRAIN:
-        raise TargetError("only a training has a loss curve.", "Have the target return a loss and an optimizer.")
-    started = time.perf_counter()
-    losses = (float(first), *(float(step()) for _ in range(steps - 1)))
-    block = Block(steps, steps * (loop.batch_size or 1), time.perf_counter() - started)
-    return TrialResult(Outcome.MEASURED, batch_size=loop.batch_size, blocks=(block,), losses=losses)
-
-
 def applied_step(
     loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
-) -> tuple[Callable[[Any], Any], Any]:
-    """The loop's step and data with the exported file applied, as its instructions say."""
+) -> tuple[Callable[[Any], Any], Feed]:
+    """The loop's step with the exported file applied, as its instructions say, and what feeds it."""
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
-    if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is loop.data:
-        return loop.whole_round
     data = data_of(loop, spec.settings) if path else loop.data
-    if path.endswith(COMPILED_MODEL):
-        return packaged_step(loop.model, path, device), Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
-    if path.endswith(".py"):
-        return _by_python_file(loop, path, data)
-    settings = spec.settings if path.endswith(COMPILE_CACHE) else Settings.from_file(path) if path else {}
-    tuning = Tuning({**loop.current, **settings}, catalog)
-    models, optimizers = _parts(loop)
-    model, *others, data = tuning.prepare(*models, *optimizers, data)
-    if loop.step is not None:
-        return tuning.own_step(loop.step, models[0]), data
-    if loop.mode is Mode.INFER:
-        return tuning.infer(model), data
-    loss_form = None if loop.loss is None else spec.loss_form
-    return tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_norm, loss_form=loss_form), data
+    step: Callable[[Any], Any]
+    if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is data:
+        step = loop.whole_round[0]
+    elif path.endswith(COMPILED_MODEL):
+        step, data = (
+            packaged_step(loop.model, path, device),
+            Tuning(spec.settings, catalog).prepare(loop.model, data)[1],
+        )
+    elif path.endswith(".py"):
+        step, data = _by_python_file(loop, path, data)
+    else:
+        settings = spec.settings if path.endswith(COMPILE_CACHE) else Settings.from_file(path) if path else {}
+        tuning = Tuning({**loop.current, **settings}, catalog)
+        models, optimizers = _parts(loop)
+        model, *others, data = tuning.prepare(*models, *optimizers, data)
+        if loop.step is not None:
+            step = tuning.own_step(loop.step, models[0])
+        elif loop.mode is Mode.INFER:
+            step = tuning.infer(model)
+        else:
+            form = None if loop.loss is None else spec.loss_form
+            step = tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_norm, loss_form=form)
+    return step, Feed(data if is_loader(loop.data) else mover(device)(data))
 
 
 def _parts(loop: Loop) -> tuple[list[nn.Module], list[Any]]:
@@ -217,8 +218,8 @@ def _cached_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tri
     path = Path(spec.export_path)
     if path.exists():
         torch.compiler.load_cache_artifacts(path.read_bytes())
-    step, data = applied_step(loop, device, catalog, spec)
-    feed, started = Feed(data if is_loader(loop.data) else mover(device)(data)), time.perf_counter()
+    step, feed = applied_step(loop, device, catalog, spec)
+    started = time.perf_counter()
     for _ in range(_FIRST_STEPS):
         step(feed.next())
     backend_of(device).synchronize()

@@ -7,7 +7,7 @@ import torch
 
 from advisor.records import Ceilings
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_products, products_in_tf32
+from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, float32_products
 
 CPU = torch.device("cpu")
 
@@ -18,10 +18,10 @@ CPU = torch.device("cpu")
 def test_the_setting_for_float32_products_is_put_back():
     before = torch.get_float32_matmul_precision()
     with float32_products(tf32=True):
-        assert products_in_tf32()
+        assert float32_matmul() == "high"
         with float32_products(tf32=False):
-            assert not products_in_tf32()
-        assert products_in_tf32()
+            assert float32_matmul() == "highest"
+        assert float32_matmul() == "high"
     assert torch.get_float32_matmul_precision() == before
     assert convolutions_in_tf32() is True
 
@@ -30,7 +30,7 @@ def test_the_setting_for_float32_products_is_put_back():
 def test_either_interface_is_understood(precision):
     torch.set_float32_matmul_precision(precision)
     try:
-        assert products_in_tf32() is (precision == "high")
+        assert float32_matmul() == precision
     finally:
         torch.set_float32_matmul_precision("highest")
 

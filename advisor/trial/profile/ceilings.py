@@ -104,10 +104,13 @@ def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     return min(times)
 
 
-def products_in_tf32() -> bool:
-    """Whether matrix products of float32 run in TF32 on CUDA."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32"
+def float32_matmul() -> str:
+    """How matrix products of float32 run on CUDA, in the words of ``torch.set_float32_matmul_precision``."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # The user set the newer per-backend switches; the older one then refuses to answer.
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def convolutions_in_tf32() -> bool:

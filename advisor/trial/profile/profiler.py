@@ -21,7 +21,7 @@ from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.draws import Feed
-from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
+from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, machine_ceilings
 from advisor.trial.profile.recording import measure_phases, record_step
 
 # A step that takes longer is recorded without one before it. Milliseconds.
@@ -52,7 +52,7 @@ def profile_step(
     dtype: torch.dtype = own if step.plan.autocast == "none" else getattr(torch, step.plan.autocast)
     # By default convolutions of float32 run in TF32, and matrix products do not.
     convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
-    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
+    in_tf32 = convolutions_in_tf32() if convolving else float32_matmul() != "highest"
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
     ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
