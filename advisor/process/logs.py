@@ -5,13 +5,11 @@ A process writes its stack to its log when it is asked for it.
 
 import contextlib
 import faulthandler
-import io
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
 
 from advisor.process.streams import Stream
 
@@ -41,16 +39,10 @@ def redirect_output(log_path: str) -> None:
     if log > 2:
         os.close(log)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = _writer(1)
-    sys.stderr = _writer(2)
+    sys.stdout = Stream(1).text(None, "backslashreplace")  # what a full disk takes no more is no fault of the target's
+    sys.stderr = Stream(2).text(None, "backslashreplace")
     faulthandler.enable(file=sys.stderr, all_threads=False)
     faulthandler.register(TELL_WHERE, file=sys.stderr, all_threads=False)
-
-
-def _writer(descriptor: int) -> TextIO:
-    """A text stream that takes everything: a log on a full disk is no fault of the target's."""
-    raw = io.BufferedWriter(Stream(descriptor))
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def last_printed() -> str:

@@ -35,6 +35,11 @@ class Stream(io.FileIO):
                 select.select([], [self], [])  # another program made it non-blocking
         return memoryview(data).nbytes
 
+    def text(self, usual: TextIO | None, errors: str, *, line_buffering: bool = True) -> io.TextIOWrapper:
+        """This stream for text, in the encoding of the ``usual`` one; ``errors`` is that of ``str.encode``."""
+        encoding = getattr(usual, "encoding", None) or "utf-8"
+        return io.TextIOWrapper(io.BufferedWriter(self), encoding, errors, line_buffering=line_buffering)
+
     def problem(self) -> str:
         """The reason that standard output was not fully written; empty when it was, or its reader had left."""
         sys.stdout.flush()
@@ -52,14 +57,7 @@ def take_streams() -> Stream:
         pass  # no file may get the number of a standard stream that the shell closed
     os.close(descriptor)
     out, error = Stream(1), Stream(2)
-    sys.stdout, sys.stderr = _text(out, sys.__stdout__), _text(error, sys.__stderr__)
+    sys.stdout = out.text(sys.__stdout__, "replace", line_buffering=out.isatty())
+    sys.stderr = error.text(sys.__stderr__, "replace")
     sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
     return out
-
-
-def _text(raw: Stream, usual: TextIO | None) -> io.TextIOWrapper:
-    encoding = getattr(usual, "encoding", None) or "utf-8"
-    buffered = io.BufferedWriter(raw)
-    return io.TextIOWrapper(
-        buffered, encoding=encoding, errors="replace", line_buffering=raw.isatty() or raw.fileno() == 2
-    )

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,18 +28,7 @@ from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
 from advisor.process.logs import innermost_calls, redirect_output
-from advisor.records import (
-    Activity,
-    BlockDone,
-    Finished,
-    Inspected,
-    Outcome,
-    Profiled,
-    RankJoined,
-    TrialResult,
-    TrialSpec,
-    World,
-)
+from advisor.records import Outcome, RankJoined, TrialResult, TrialSpec, World, messages
 from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
 
@@ -70,7 +58,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     launcher.end()
     shutil.rmtree(folder, ignore_errors=True)
     wall_s = time.perf_counter() - started
-    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     os._exit(0)
 
 
@@ -119,8 +107,14 @@ class Launcher:
             if not heard and not self._torchrun.is_alive():
                 return self._as_torchrun_has_it()
         how = f"no result after {self._spec.timeout_s:.0f} s"
-        if not self._ranks and self._world.options:
-            return of_no_meeting(self._world.options, how)
+        options = self._world.options
+        if not self._ranks and options:  # torchrun's processes on the machines did not meet
+            endpoint = dict(zip(options[::2], options[1::2], strict=False)).get("--rdzv-endpoint", "their endpoint")
+            hint = (
+                "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with "
+                "the same options."
+            )
+            return TrialResult(Outcome.TIMED_OUT, f"the machines did not meet at {endpoint}: {how}", hint)
         running = [one for one in self._ranks if one.pid and not one.ended]  # an ended one's id may be another's
         calls = [f"rank {one.number}: {innermost_calls(one.pid, self._spec.log_path)}" for one in running]
         hint = "Give it more time with --budget, or fix the hang."
@@ -148,15 +142,15 @@ class Launcher:
                 continue
             if isinstance(message, RankJoined):
                 one.number, one.pid = message.rank, message.pid
-            elif isinstance(message, Finished):
+            elif isinstance(message, messages.Finished):
                 one.result = message.result
                 if message.result.outcome is not Outcome.MEASURED:
                     self._failures.append(replace(message.result, reason=f"rank {one.number}: {message.result.reason}"))
-            elif isinstance(message, Activity):
+            elif isinstance(message, messages.Activity):
                 if self._leads(one) and message.text != self._activity:
                     self._activity = message.text
                     channel.send(message)
-            elif self._leads(one) and isinstance(message, BlockDone | Inspected | Profiled):
+            elif self._leads(one) and isinstance(message, messages.BlockDone | messages.Inspected | messages.Profiled):
                 channel.send(message)
         return bool(ready)
 
@@ -219,14 +213,3 @@ def of_torchrun(error: BaseException) -> TrialResult:
     elif first.exitcode == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)
-
-
-def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
-    """No rank was started, since torchrun's processes on the machines did not meet where ``options`` say."""
-    named = dict(zip(options[::2], options[1::2], strict=False))
-    return TrialResult(
-        Outcome.TIMED_OUT,
-        f"the machines did not meet at {named.get('--rdzv-endpoint', 'their endpoint')}: {how}",
-        "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
-        "options.",
-    )

@@ -9,7 +9,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.process.channel import receive_message, send_message
+from advisor.process.channel import receive_message
 from advisor.process.household import kill
 from advisor.process.logs import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
@@ -172,10 +172,9 @@ class Builder:
 
 def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
-    try:
+    from advisor.trial.starting import import_main
+
+    if import_main(connection, log_path) is not None:
         from advisor.trial.builder import builder_main
-    except BaseException as error:  # the first trial meets it too, and reports it
-        with contextlib.suppress(OSError):
-            send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
-        return
-    builder_main(target, seed, connection, log_path, imports)
+
+        builder_main(target, seed, connection, log_path, imports)

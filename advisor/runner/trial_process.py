@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,18 +15,7 @@ from typing import cast
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, receive_message
 from advisor.process.logs import innermost_calls, last_words
-from advisor.records import (
-    Activity,
-    BlockDone,
-    Finished,
-    Inspected,
-    Outcome,
-    Ready,
-    TrialCommand,
-    TrialMessage,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import Outcome, TrialCommand, TrialMessage, TrialResult, TrialSpec, messages
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
@@ -36,7 +24,6 @@ from advisor.runner.fork_server import CONTEXT
 GRACE_S = 5.0
 # The system waits for 24 days at most in one call. Seconds.
 _LONGEST_WAIT_S = 3600.0
-_HINTS = {Outcome.OUT_OF_MEMORY: "Try a smaller batch size.", Outcome.CANCELLED: ""}
 _BY_SIGNAL = "Leave out the first call below, where there is one, and run again."
 # Files, in the calls of a stack, of what speaks to other machines.
 _NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
@@ -89,10 +76,7 @@ class Trial:
                 fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
             except OSError as error:
                 refused = refusal_of(error.__cause__ or error)
-                hint = refused.hint if refused else ""
-                self._result = self._ended(Outcome.CRASHED, f"a trial could not be started: {error}", hint)
-                if self._cancelled:
-                    self._result = self._ended(Outcome.CANCELLED, "cancelled")
+                self._end(Outcome.CRASHED, f"a trial could not be started: {error}", refused.hint if refused else "")
         theirs.close()
         self._deadline = time.monotonic() + self.spec.timeout_s
 
@@ -114,16 +98,16 @@ class Trial:
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
         while self._result is None:
-            if isinstance(self._receive(), Ready):
+            if isinstance(self._receive(), messages.Ready):
                 return None
         return self._result
 
-    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+    def measure_block(self, seconds: float) -> messages.BlockDone | TrialResult:
         """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
             message = self._receive()
-            if isinstance(message, BlockDone):
+            if isinstance(message, messages.BlockDone):
                 return message
         return self._result
 
@@ -162,53 +146,50 @@ class Trial:
     def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
         """The next message, which the listener gets first; None if there is none yet, or the trial ended without."""
         if self._cancelled or self._connection is None or self._process is None:
-            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            self._end(Outcome.CANCELLED)
             return None
         watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
         ready = wait(watched, timeout=min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S, within_s))
         if self._connection not in ready:
             if self._wake_reader in ready:
-                self._result = self._ended(Outcome.CANCELLED, "cancelled")
+                self._end(Outcome.CANCELLED)
             elif ready and not self._process.is_alive():
-                self._result = self._death()
+                self._end_by_death()
             elif time.monotonic() >= self._deadline:
-                self._result = self._time_out()
+                self._time_out()
             return None
         try:
             message = cast("TrialMessage", receive_message(self._connection))
         except GarbageError as error:
-            self._result = self._ended(Outcome.CRASHED, str(error))
+            self._end(Outcome.CRASHED, str(error))
             return None
         except (EOFError, OSError):
-            self._result = self._death()
+            self._end_by_death()
             return None
-        if isinstance(message, Finished):
+        if isinstance(message, messages.Finished):
             self._result = message.result
             self._has_reported = True
-        elif isinstance(message, Activity):
+        elif isinstance(message, messages.Activity):
             self._activity = message.text
-        elif isinstance(message, Inspected):
+        elif isinstance(message, messages.Inspected):
             self._batch_size = message.workload.batch_size
         self._listen(message)
         return message
 
-    def _death(self) -> TrialResult:
+    def _end_by_death(self) -> None:
         """The process ended without a last word: a signal, most often."""
         assert self._process is not None
-        if self._cancelled:
-            return self._ended(Outcome.CANCELLED, "cancelled")
         self._process.join(GRACE_S)
         code = self._process.exitcode
         if code is None or code >= 0:
-            return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
-        number = signal.Signals(-code)
-        ended = f"the trial process was ended by {number.name}"
-        if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended, _BY_SIGNAL)
-        why = "the system kills a process that takes too much memory, unless a person did"
-        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} ({why})")
+            self._end(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
+        elif code == -signal.SIGKILL:
+            why = "SIGKILL (the system kills a process that takes too much memory, unless a person did)"
+            self._end(Outcome.OUT_OF_MEMORY, f"the trial process was ended by {why}", "Try a smaller batch size.")
+        else:
+            self._end(Outcome.CRASHED, f"the trial process was ended by {signal.Signals(-code).name}", _BY_SIGNAL)
 
-    def _time_out(self) -> TrialResult:
+    def _time_out(self) -> None:
         # Before it comes to the user's code a trial may not know the signal that asks for its calls.
         calls = innermost_calls(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
         self._kill_group()
@@ -218,17 +199,15 @@ class Trial:
             hint = f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
         hint, calls = advice(calls, hint)
         doing = f" ({self._activity})" if self._activity else ""
-        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint)
-        return replace(result, details=calls) if calls else result
+        self._end(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint, calls)
 
-    def _ended(self, outcome: Outcome, reason: str, hint: str = "") -> TrialResult:
-        return TrialResult(
-            outcome=outcome,
-            reason=reason,
-            hint=hint or _HINTS.get(outcome, "The trial's log may say more."),
-            details=last_words(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
-            log_path=self.spec.log_path,
-        )
+    def _end(self, outcome: Outcome, reason: str = "", hint: str = "", details: str = "") -> None:
+        """Set the result of a trial that has none of its own. Of one that was cancelled it says no more than that."""
+        path = self.spec.log_path
+        self._result = TrialResult(Outcome.CANCELLED, "cancelled", log_path=path)
+        if not self._cancelled:
+            hint = hint or "The trial's log may say more."
+            self._result = TrialResult(outcome, reason, hint, details or last_words(path), log_path=path)
 
     def _kill_group(self) -> None:
         process = self._process

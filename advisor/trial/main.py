@@ -5,7 +5,7 @@ import gc
 import math
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -22,25 +22,7 @@ from advisor.process.household import lead_own_group
 from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    COMPILING,
-    FIRST_STEPS,
-    MEASURING,
-    PLAIN_LOOP,
-    Activity,
-    Block,
-    BlockDone,
-    Finished,
-    Inspected,
-    Mode,
-    Outcome,
-    Profiled,
-    Ready,
-    RoundTimes,
-    TrialKind,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import Block, Mode, Outcome, RoundTimes, TrialKind, TrialResult, TrialSpec, messages
 from advisor.source.prints import imported_sources
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.loss import LossError, LossForm
@@ -48,17 +30,7 @@ from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
-from advisor.trial.measurement.clock import (
-    StepClock,
-    WarmUp,
-    latency_of_calls,
-    mean_step_s,
-    measure,
-    merge_uneven,
-    percentiles_of,
-    single_steps_ms,
-    warm_up,
-)
+from advisor.trial.measurement.clock import StepClock, latency_of_calls, measure, merge_uneven, single_steps_ms, warm_up
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
@@ -66,7 +38,7 @@ from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
 from advisor.trial.profile.recording import measure_phases
 from advisor.trial.raised import result_of
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
+from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, set_mode, stepper
 from advisor.trial.untimed import reference_result, scored_result
 from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
@@ -88,10 +60,10 @@ _BUDGET_PER_BASELINE = 8
 _LONGEST_TURN = 3
 # What a trial does that does not run the timed loop, but its own steps or those of a plain loop.
 _OTHER_LOOPS = {
-    TrialKind.REFERENCE: (f"{FIRST_STEPS} in a higher precision", reference_result),
+    TrialKind.REFERENCE: (f"{messages.FIRST_STEPS} in a higher precision", reference_result),
     TrialKind.SCORE: ("evaluating the model", scored_result),
     TrialKind.PACKAGE: ("compiling the model to a file", packaged_result),
-    TrialKind.VERIFY: (PLAIN_LOOP, verified_result),
+    TrialKind.VERIFY: (messages.PLAIN_LOOP, verified_result),
 }
 
 
@@ -116,7 +88,7 @@ def trial_main(
     if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, and an earlier run of it left its folders
         remove_made_folders()
     flush_streams()
-    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; all results have been sent.
     os._exit(0)
 
@@ -205,7 +177,7 @@ class Stages:
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=components.has_loader)
             facts = inspect_loop(parts.loop, eager.device, batches, loss_form=parts.form, step=eager)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
+            self.channel.send(messages.Inspected(facts, versions(), imported_sources()))
         return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -216,7 +188,7 @@ class Stages:
         if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
             return Probe(0.0, 0)
         plan, loop = parts.components.plan, parts.loop
-        self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
+        self._say(messages.FIRST_STEPS if plan.compiles_with == "none" else messages.COMPILING)
         if self.spec.kind is TrialKind.COMPILE:
             config = torch._inductor.config
             config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
@@ -245,7 +217,7 @@ class Stages:
         The time since ``began`` counts as warming up or measuring.
         """
         step, eager, loop, components, spec = parts.step, parts.eager, parts.loop, parts.components, self.spec
-        feed = Feed(resident_data(components), spec.seed)
+        feed = feed_of(components, spec.seed)
         clock = StepClock(eager.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
             self._refuse_hopeless(loop, probe.seconds, probe.usual_step_s)
@@ -259,12 +231,12 @@ class Stages:
             earlier_step_s=probe.usual_step_s,
         )
         frames_when_warm = compiled_frames()
-        blocks, single_ms = self._blocks(clock, feed, warm)
+        blocks, single_ms = self._blocks(clock, feed, warm.step_s)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = clock.backend.memory()
         single = loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
-        latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
+        latency = latency_of_calls(clock, blocks, spec.measure_s) if single else None
         notes = [*loop.notes]
         if not warm.steady:
             notes.append("the step time was not steady when the warm-up ended")
@@ -279,10 +251,10 @@ class Stages:
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
             limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
             profile = profile_step(eager, feed, step_ms, trace_path=trace, **limits)
-            self.channel.send(Profiled(with_habits(profile, eager, feed)))
+            self.channel.send(messages.Profiled(with_habits(profile, eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+            self.channel.send(messages.Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
         loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
             # A loss that is chosen by the outputs gets output and target in an exported file.
@@ -303,11 +275,9 @@ class Stages:
             operations=probe.operations,
             batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=percentiles_of(single_ms) if single_ms else None,
+            event_step_ms=single_ms,
             latency=latency,
-            peak_allocated_bytes=memory.peak_allocated_bytes,
-            peak_reserved_bytes=memory.peak_reserved_bytes,
-            device_used_bytes=memory.device_used_bytes,
+            **asdict(memory),
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
             phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
@@ -336,30 +306,32 @@ class Stages:
             f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
-    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> tuple[list[Block], list[float]]:
-        """The timed blocks, and the times of single steps in ms, which turns do not take."""
+    def _blocks(
+        self, clock: StepClock, feed: Feed, step_s: float
+    ) -> tuple[list[Block], tuple[float, float, float] | None]:
+        """The timed blocks, and percentiles of single steps in ms, which turns do not take."""
         watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
-            self._say(MEASURING)
+            self._say(messages.MEASURING)
             with watching:
                 timed = measure(
                     clock,
-                    warm.step_s,
+                    step_s,
                     self.spec.measure_s,
                     at_least_s=self.spec.at_least_s,
-                    report=lambda block: self.channel.send(BlockDone(block)),
+                    report=lambda block: self.channel.send(messages.BlockDone(block)),
                 )
             return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
-        self.channel.send(Ready())
+        self.channel.send(messages.Ready())
         blocks: list[Block] = []
         with watching:
             while (seconds := self.channel.next_command()) is not None:
-                steps = clock.steps_of(seconds, warm.step_s, longest_s=_LONGEST_TURN * seconds)
+                steps = clock.steps_of(seconds, step_s, longest_s=_LONGEST_TURN * seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
                     clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))
-                self.channel.send(BlockDone(blocks[-1]))
-        return blocks, []
+                self.channel.send(messages.BlockDone(blocks[-1]))
+        return blocks, None
 
     def _may_time_phases(self, blocks: list[Block]) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
@@ -367,4 +339,4 @@ class Stages:
         return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
 
     def _say(self, text: str) -> None:
-        self.channel.send(Activity(text))
+        self.channel.send(messages.Activity(text))

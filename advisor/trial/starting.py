@@ -27,7 +27,8 @@ from advisor.records import Finished, Outcome, TrialResult, TrialSpec
 RANK = """\
 from advisor.process.meanwhile import collector_waits
 with collector_waits():
-    from advisor.ranks.rank import main
+    import advisor.trial.preload  # the same start as in the fork server
+    from advisor.ranks.trial import main
 main(sys.argv[2])
 """
 _RESUME = "from advisor.trial.starting import resume\nresume(int(sys.argv[2]), int(sys.argv[3]))\n"

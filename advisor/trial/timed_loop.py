@@ -56,14 +56,14 @@ def set_mode(loop: Loop) -> None:
         loop.model.train(training)
 
 
-def resident_data(components: Components) -> Any:
-    """The data for the steps: the DataLoader itself, or one batch, moved to the device once.
+def feed_of(components: Components, seed: int) -> Feed:
+    """What feeds the steps: the DataLoader, whose first epoch begins under the seed, or one batch, moved once.
 
     Types and layouts are converted in each step, as they would be for each new batch.
     """
     if components.has_loader:
-        return loop_loader(components.data, components.plan)
-    return mover(torch.device(components.plan.device))(components.data)
+        return Feed(loop_loader(components.data, components.plan), seed)
+    return Feed(mover(torch.device(components.plan.device))(components.data))
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:

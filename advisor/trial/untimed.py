@@ -18,17 +18,15 @@ import torch
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, Outcome, Score, TrialResult, TrialSpec
 from advisor.step.batch import map_tensors
 from advisor.step.compile import Models, call_through
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.step import OwnStep, make_step
-from advisor.step.tuning import apply_settings
 from advisor.step.watch import objects_near
-from advisor.trial.measurement.draws import Feed, probe_batches, seed_all
+from advisor.trial.measurement.draws import probe_batches, seed_all
 from advisor.trial.measurement.probe import probe_inference, probe_training
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data
+from advisor.trial.timed_loop import components_of, feed_of, form_of_loss
 from advisor.workloads.entrypoint import in_user_code, load_function
 from advisor.workloads.loop import Loop, describe
 
@@ -47,12 +45,11 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
         return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
     precision = _raise_precision(loop)
-    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
-    components = loop.components(plan, loop.data)
-    # The user's declared settings without those that round, and without compilation, which only takes time here.
-    kept = {key: value for key, value in loop.current.items() if not catalog.by_key(key).expensive}
-    kept = {key: value for key, value in kept.items() if not catalog.rounding({key: value})}
-    apply_settings(catalog, components, kept)
+    # Of the user's declared settings none that round, and no compilation, which only takes time here.
+    for key, value in [*loop.current.items()]:
+        if catalog.by_key(key).expensive or catalog.rounding({key: value}):
+            del loop.current[key]
+    components = components_of(loop, device, catalog, {})
     components.plan = replace(components.plan, cuda_graph=False)
     step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
     batches = [
@@ -109,7 +106,7 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
     if steps:
         train = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
         seed_all(spec.stream_seed)
-        feed = Feed(resident_data(components), spec.seed)
+        feed = feed_of(components, spec.seed)
         for _ in range(steps):
             train(feed.next())
     model = components.model

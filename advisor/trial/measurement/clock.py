@@ -105,8 +105,9 @@ class StepClock:
         return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
 
-def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
+def latency_of_calls(clock: StepClock, blocks: Sequence[Block], limit_s: float) -> Latency | None:
     """The latency of single calls, timed separately; None if the least number of calls does not fit in ``limit_s``."""
+    step_s = mean_step_s(blocks)
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
     if calls * step_s > max(limit_s, _CALLS_S):
         return None
@@ -165,13 +166,13 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
-def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
-    """The times of single steps; taken from the blocks if steps are long, or each block is one step."""
+def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> tuple[float, float, float]:
+    """Percentiles of the times of single steps; taken from the blocks if steps are long, or each block is one step."""
     step_s = mean_step_s(blocks)
-    if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
-        return [block.step_ms for block in blocks]
-    wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
-    return [block.step_ms for block in clock.blocks(1, lambda done: len(done) >= wanted)]
+    if _FEWEST_SINGLE_STEPS * step_s <= measure_s and (blocks[0].steps > 1 or len(blocks) < _FEWEST_SINGLE_STEPS):
+        wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
+        blocks = clock.blocks(1, lambda done: len(done) >= wanted)
+    return percentiles_of([block.step_ms for block in blocks])
 
 
 def percentiles_of(
