@@ -27,11 +27,8 @@ _FATAL = "Fatal Python error: "
 
 
 def redirect_output(log_path: str) -> None:
-    """Standard input from nowhere; output and errors, of C code and of children too, to a log.
-
-    The log can be read through them too: see :func:`last_printed`. Any text can be printed.
-    """
-    log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    """Standard input from nowhere; output and errors, of C code and of children too, to a log: any text."""
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
     os.dup2(log, 1)
@@ -48,10 +45,7 @@ def redirect_output(log_path: str) -> None:
 def last_printed() -> str:
     """The end of what Python and C wrote to standard error's file; empty where it is no file, such as a terminal."""
     flush_streams()
-    with contextlib.suppress(OSError):
-        start = max(0, os.fstat(2).st_size - LOG_TAIL_BYTES)
-        return os.pread(2, LOG_TAIL_BYTES, start).decode("utf-8", "replace")
-    return ""
+    return tail("/proc/self/fd/2")
 
 
 def flush_streams() -> None:

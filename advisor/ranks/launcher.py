@@ -81,7 +81,8 @@ class Launcher:
         self._spec, self._world = spec, spec.world
         self._ranks: list[_Rank] = []
         self._activity = ""
-        self._failures: list[TrialResult | None] = []  # as they came; None where a rank ended without a word
+        # That of the rank that reports, and failures as they came; None where a rank ended without a word.
+        self._results: list[TrialResult | None] = []
         self._deadline = math.inf
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
@@ -99,12 +100,9 @@ class Launcher:
         self._deadline = deadline
         while time.monotonic() < deadline:
             heard = self._listen(channel)
-            for one in self._ranks:
-                if one.result is not None and one.result.outcome is Outcome.MEASURED and self._leads(one):
-                    return one.result
-            if self._failures:
-                return self._failures[0] or self._as_torchrun_has_it()
-            if not heard and not self._torchrun.is_alive():
+            if self._results and self._results[0] is not None:
+                return self._results[0]
+            if self._results or not (heard or self._torchrun.is_alive()):
                 return self._as_torchrun_has_it()
         how = f"no result after {self._spec.timeout_s:.0f} s"
         options = self._world.options
@@ -138,25 +136,23 @@ class Launcher:
                 one.ended = True
                 if one.result is None:
                     garbage = isinstance(error, GarbageError)
-                    self._failures.append(TrialResult(Outcome.CRASHED, str(error)) if garbage else None)
+                    self._results.append(TrialResult(Outcome.CRASHED, str(error)) if garbage else None)
                 continue
+            # The first rank of this machine; with several machines it may not be rank 0.
+            reports = one.number >= 0 and one.number % self._world.ranks == 0
             if isinstance(message, RankJoined):
                 one.number, one.pid = message.rank, message.pid
             elif isinstance(message, messages.Finished):
                 one.result = message.result
-                if message.result.outcome is not Outcome.MEASURED:
-                    self._failures.append(replace(message.result, reason=f"rank {one.number}: {message.result.reason}"))
-            elif isinstance(message, messages.Activity):
-                if self._leads(one) and message.text != self._activity:
+                if one.result.outcome is not Outcome.MEASURED:
+                    self._results.append(replace(one.result, reason=f"rank {one.number}: {one.result.reason}"))
+                elif reports:
+                    self._results.insert(0, one.result)
+            elif reports and isinstance(message, messages.TrialMessage):
+                if isinstance(message, messages.Activity):
                     self._activity = message.text
-                    channel.send(message)
-            elif self._leads(one) and isinstance(message, messages.BlockDone | messages.Inspected | messages.Profiled):
                 channel.send(message)
         return bool(ready)
-
-    def _leads(self, one: _Rank) -> bool:
-        """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
-        return one.number >= 0 and one.number % self._world.ranks == 0
 
     def _as_torchrun_has_it(self) -> TrialResult:
         """The result where a rank, or torchrun itself, has ended without a word."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import multiprocessing
 import os
 import signal
 import time
@@ -22,8 +21,8 @@ from advisor.runner.fork_server import CONTEXT
 
 # Time for a process to end by itself before it is killed. Seconds.
 GRACE_S = 5.0
-# The system waits for 24 days at most in one call. Seconds.
-_LONGEST_WAIT_S = 3600.0
+# Longest wait for a cancellation to be seen where the system cannot end the process. Seconds.
+_LOOK_EVERY_S = 1.0
 _BY_SIGNAL = "Leave out the first call below, where there is one, and run again."
 # Files, in the calls of a stack, of what speaks to other machines.
 _NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
@@ -48,7 +47,6 @@ class Trial:
         self._builder = builder
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
-        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._has_reported = False
         self._result: TrialResult | None = None
@@ -119,8 +117,6 @@ class Trial:
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""
         self._cancelled = True
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(None)
         self._kill_group()
 
     def kill(self) -> None:
@@ -133,9 +129,8 @@ class Trial:
             self._builder.leaving = self._process
         elif self._process is not None and self._process.pid is not None:
             self._process.join(GRACE_S)
-        for connection in (self._connection, self._wake_reader, self._wake_writer):
-            if connection is not None:
-                connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _send(self, command: TrialCommand) -> None:
         # A trial that has died is noticed by the next receive.
@@ -148,12 +143,10 @@ class Trial:
         if self._cancelled or self._connection is None or self._process is None:
             self._end(Outcome.CANCELLED)
             return None
-        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
-        ready = wait(watched, timeout=min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S, within_s))
+        left_s = min(max(0.0, self._deadline - time.monotonic()), _LOOK_EVERY_S, within_s)
+        ready = wait([self._connection, self._process.sentinel], timeout=left_s)
         if self._connection not in ready:
-            if self._wake_reader in ready:
-                self._end(Outcome.CANCELLED)
-            elif ready and not self._process.is_alive():
+            if ready and not self._process.is_alive():
                 self._end_by_death()
             elif time.monotonic() >= self._deadline:
                 self._time_out()

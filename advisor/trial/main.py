@@ -249,8 +249,9 @@ class Stages:
             self._say("profiling")
             stop_debugging()
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
-            limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
-            profile = profile_step(eager, feed, step_ms, trace_path=trace, **limits)
+            profile = profile_step(
+                eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace, deadline=self.deadline
+            )
             self.channel.send(messages.Profiled(with_habits(profile, eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates

@@ -23,7 +23,6 @@ from advisor.step.batch import map_tensors
 from advisor.step.compile import Models, call_through
 from advisor.step.graph import captured, refuse_graph
 from advisor.step.step import OwnStep, make_step
-from advisor.step.watch import objects_near
 from advisor.trial.measurement.draws import probe_batches, seed_all
 from advisor.trial.measurement.probe import probe_inference, probe_training
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss
@@ -80,14 +79,7 @@ def _raise_precision(loop: Loop) -> torch.dtype:
     """Bring the loop to float64, or to plain float32 when its parameters are in half precision."""
     half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
     precision = torch.float32 if half else torch.float64
-    loop.model.to(precision)
-    for module in objects_near(torch.nn.Module, loop.loss):
-        module.to(precision)
-    for state in loop.optimizer.state.values() if loop.optimizer is not None else ():
-        for name, value in state.items():
-            # Step counts are scalars, in a type of their own.
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim():
-                state[name] = value.to(precision)
+    loop.to(precision)
     torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
     with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
         torch.set_float32_matmul_precision("highest")
