@@ -74,24 +74,23 @@ def _builtin(value: Any) -> Any:
 
 
 class Channel:
-    """The trial's end: sends messages and receives commands. A thread watches for the parent's end closing."""
+    """The trial's end: sends messages, and puts what it receives into ``commands``.
+
+    A thread does that, and watches for the parent's end closing.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
+        self.commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
 
     def send(self, message: TrialMessage | RankJoined) -> None:
         """Send one message to the parent."""
         send_message(self._connection, message)
 
-    def next_command(self) -> TrialCommand:
-        """Wait for the parent's next command."""
-        return self._commands.get()
-
     def _listen(self) -> None:
         while True:
             try:
-                self._commands.put(self._connection.recv())
+                self.commands.put(self._connection.recv())
             except (EOFError, OSError):
                 os.killpg(os.getpgid(0), signal.SIGKILL)

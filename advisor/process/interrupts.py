@@ -29,7 +29,6 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._depth = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -54,9 +53,8 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield  # only that one may, and it gets the signals
             return
-        if self._depth == 0:
+        if signal.getsignal(signal.SIGINT) != self._take:  # not inside such a context already
             self._forget()
-        self._depth += 1
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in previous.items():
             if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # nohup
@@ -64,7 +62,6 @@ class Interrupts:
         try:
             yield
         finally:
-            self._depth -= 1
             for number, handler in previous.items():
                 signal.signal(number, signal.SIG_IGN if for_good else handler or signal.SIG_DFL)
 

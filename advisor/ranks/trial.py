@@ -91,24 +91,7 @@ class SharedClock(StepClock):
         return blocks
 
 
-class OneRank(Stages):
-    """The stages of one rank, on the device of its local number; ``deadline`` is of ``time.monotonic()``.
-
-    ``channel`` leads to the launcher, and from the first rank to the session.
-    """
-
-    def __init__(self, spec: records.TrialSpec, channel: Channel, deadline: float) -> None:
-        device = spec.target.device
-        if device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
-            device = f"cuda:{os.environ['LOCAL_RANK']}"
-            torch.cuda.set_device(device)
-        else:
-            device = "cpu"
-        spec = replace(spec, target=replace(spec.target, device=device))
-        super().__init__(spec, channel, deadline)
-
-
-class RankTrial(OneRank):
+class RankTrial(Stages):
     """One rank's part of a trial of a plain model, which is spread over the ranks here."""
 
     def run(self) -> records.TrialResult:
@@ -232,7 +215,7 @@ class RankTrial(OneRank):
         )
 
 
-class RankOfScript(OneRank):
+class RankOfScript(Stages):
     """One rank's part of a trial of a script that is written for torchrun: it runs up to its loop, as in all ranks.
 
     Rank 0 measures its steps as those of any script. The others take the same steps with no end: in each the ranks wait
@@ -339,6 +322,11 @@ def main(address: str) -> None:
     assert spec is not None, "torchrun was started for a trial"
     failure: BaseException | None = None
     try:
+        device = "cpu"
+        if spec.target.device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(device)
+        spec = replace(spec, target=replace(spec.target, device=device))
         by_script = spec.world is not None and spec.world.script
         result = (RankOfScript if by_script else RankTrial)(spec, channel, deadline).run()
     except BaseException as error:  # whatever the user's code raises is the trial's result

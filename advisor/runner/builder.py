@@ -174,7 +174,7 @@ def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str,
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
     from advisor.trial.starting import import_main
 
-    if import_main(connection, log_path) is not None:
-        from advisor.trial.builder import builder_main
+    import_main(connection, log_path)
+    from advisor.trial.builder import builder_main
 
-        builder_main(target, seed, connection, log_path, imports)
+    builder_main(target, seed, connection, log_path, imports)

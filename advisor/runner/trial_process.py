@@ -231,8 +231,6 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
     if spec.environment and spec.world is None:
         replace_program(spec, connection, asked_at)
     main = import_main(connection, spec.log_path)
-    if main is None:
-        return
     if spec.world is not None:
         from advisor.ranks.launcher import launch_main
 

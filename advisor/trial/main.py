@@ -36,7 +36,7 @@ from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
-from advisor.trial.profile.recording import measure_phases
+from advisor.trial.profile.recording import PHASES_LIMIT_S, measure_phases
 from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, set_mode, stepper
 from advisor.trial.untimed import reference_result, scored_result
@@ -49,7 +49,6 @@ from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 # The longest wait for the end of the trial before, and between two looks. Seconds; to leave a GPU takes 0.4 on an H200.
 _ENDING_S = 5.0
 _ENDING_LOOK_S = 0.02
-_PHASES_LIMIT_S = 0.6
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.
 _PHASES_PATIENCE = 2
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
@@ -150,7 +149,7 @@ class Stages:
             draws.seed_all(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
-        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss,
+        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         until = time.monotonic() + _ENDING_S
         with contextlib.suppress(ProcessLookupError):
             while self.leaving and time.monotonic() < until:
@@ -197,13 +196,11 @@ class Stages:
         first_steps = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return first_steps(parts.step, batches, self.spec.stream_seed)
-        except (torch.OutOfMemoryError, AdvisorError):
+        except (torch.OutOfMemoryError, AdvisorError, LossError):
             raise
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
-            if isinstance(error, LossError):
-                raise TargetError(error.message, error.hint) from error
             fits = (
                 f"A batch is {describe(batches[0])}: check that it fits the model and the loss. It is (inputs, target) "
                 "or a dict of keywords, and a loss that takes the model names its first parameter `model`."
@@ -231,12 +228,12 @@ class Stages:
             earlier_step_s=probe.usual_step_s,
         )
         frames_when_warm = compiled_frames()
-        blocks, single_ms = self._blocks(clock, feed, warm.step_s)
+        turns = spec.kind is TrialKind.TURNS  # the other trial waits for its own
+        blocks, single_ms = self._turns(clock, feed, warm.step_s) if turns else self._blocks(clock, warm.step_s)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
         memory = clock.backend.memory()
-        single = loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
-        latency = latency_of_calls(clock, blocks, spec.measure_s) if single else None
+        latency = latency_of_calls(clock, blocks, spec.measure_s) if loop.mode is Mode.INFER and not turns else None
         notes = [*loop.notes]
         if not warm.steady:
             notes.append("the step time was not steady when the warm-up ended")
@@ -244,18 +241,16 @@ class Stages:
             notes.append(f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates")
         notes += compilation_notes(frames_when_warm)
         step_ms = median(block.step_ms for block in blocks)
-        may_time_phases = self._may_time_phases(blocks)
+        may_time_phases = self._may_time_phases(step_ms)
         if spec.kind is TrialKind.PROFILE:
             self._say("profiling")
             stop_debugging()
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
-            profile = profile_step(
-                eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace, deadline=self.deadline
-            )
+            profile = profile_step(eager, feed, step_ms, trace_path=trace, deadline=self.deadline)
             self.channel.send(messages.Profiled(with_habits(profile, eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(messages.Profiled(phases_alone(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+            self.channel.send(messages.Profiled(phases_alone(eager, feed, step_ms)))
         loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
             # A loss that is chosen by the outputs gets output and target in an exported file.
@@ -281,7 +276,7 @@ class Stages:
             **asdict(memory),
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
+            phases=measure_phases(step, feed) if timed else {},
             measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
             notes=tuple(notes),
             disturbed=self.guards.disturbed,
@@ -298,7 +293,7 @@ class Stages:
         if needed_s < self.spec.timeout_s:
             return
         minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
-        shorter = "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
+        shorter = "smaller samples, by --input SHAPE, or less work in it"
         if (loop.loader is None or loop.loader.batch_size is not None) and (loop.batch_size or 1) > 1:
             shorter = f"--batch-size {(loop.batch_size or 1) // 2}"
         raise TooSlowError(
@@ -307,37 +302,34 @@ class Stages:
             f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
-    def _blocks(
-        self, clock: StepClock, feed: Feed, step_s: float
-    ) -> tuple[list[Block], tuple[float, float, float] | None]:
-        """The timed blocks, and percentiles of single steps in ms, which turns do not take."""
-        watching = self.guards.watching(clock.backend.identity().uuid)
-        if self.spec.kind is not TrialKind.TURNS:
-            self._say(messages.MEASURING)
-            with watching:
-                timed = measure(
-                    clock,
-                    step_s,
-                    self.spec.measure_s,
-                    at_least_s=self.spec.at_least_s,
-                    report=lambda block: self.channel.send(messages.BlockDone(block)),
-                )
-            return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
+    def _blocks(self, clock: StepClock, step_s: float) -> tuple[list[Block], tuple[float, float, float] | None]:
+        """The timed blocks, and percentiles of single steps in ms."""
+        self._say(messages.MEASURING)
+        with self.guards.watching(clock.backend.identity().uuid):
+            timed = measure(
+                clock,
+                step_s,
+                self.spec.measure_s,
+                at_least_s=self.spec.at_least_s,
+                report=lambda block: self.channel.send(messages.BlockDone(block)),
+            )
+        return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
+
+    def _turns(self, clock: StepClock, feed: Feed, step_s: float) -> tuple[list[Block], None]:
+        """The blocks that the session asks for, in turn with those of another trial."""
         self.channel.send(messages.Ready())
         blocks: list[Block] = []
-        with watching:
-            while (seconds := self.channel.next_command()) is not None:
-                steps = clock.steps_of(seconds, step_s, longest_s=_LONGEST_TURN * seconds)
-                if feed.queued_batches:  # workers filled their queue while the other trial had its turn
-                    clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
-                blocks.append(clock.run(steps))
-                self.channel.send(messages.BlockDone(blocks[-1]))
+        while (seconds := self.channel.commands.get()) is not None:
+            steps = clock.steps_of(seconds, step_s, longest_s=_LONGEST_TURN * seconds)
+            if feed.queued_batches:  # workers filled their queue while the other trial had its turn
+                clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
+            blocks.append(clock.run(steps))
+            self.channel.send(messages.BlockDone(blocks[-1]))
         return blocks, None
 
-    def _may_time_phases(self, blocks: list[Block]) -> bool:
+    def _may_time_phases(self, step_ms: float) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
-        step_s = median(block.step_ms for block in blocks) / 1e3
-        return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
+        return time.monotonic() + _PHASES_PATIENCE * (PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
 
     def _say(self, text: str) -> None:
         self.channel.send(messages.Activity(text))

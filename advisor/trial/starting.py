@@ -43,8 +43,8 @@ def program(lines: str, *arguments: object) -> list[str]:
     return [sys.executable, "-P", "-c", lines, json.dumps(sys.path), *map(str, arguments)]
 
 
-def import_main(connection: Connection, log_path: str) -> ModuleType | None:
-    """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
+def import_main(connection: Connection, log_path: str) -> ModuleType:
+    """The module of a trial's stages, which imports PyTorch. If that fails, send the reason, and end the process."""
     from advisor.trial import preload  # a fresh interpreter starts as the fork server did
 
     failure: BaseException | None = preload.FAILURE
@@ -63,7 +63,7 @@ def import_main(connection: Connection, log_path: str) -> ModuleType | None:
     with contextlib.suppress(OSError):
         failed = TrialResult(Outcome.FAILED, f"PyTorch cannot be imported: {reason}", hint, details)
         send_message(connection, Finished(failed))
-    return None
+    sys.exit(1)
 
 
 def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
@@ -85,9 +85,7 @@ def resume(channel: int, told: int) -> None:
     connection = Connection(channel)
     with os.fdopen(told, "rb") as file:
         spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process
-    main = import_main(connection, spec.log_path)
-    if main is not None:
-        main.trial_main(spec, connection, asked_at)
+    import_main(connection, spec.log_path).trial_main(spec, connection, asked_at)
 
 
 def merged_environment(wanted: dict[str, str]) -> dict[str, str]:

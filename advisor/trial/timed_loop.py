@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
-from advisor.errors import TargetError
 from advisor.inlined.masks import without_empty_masks
 from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
@@ -94,7 +93,7 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
 def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossForm:
     """The form of the loop's loss: the one that the inspection recorded, that of its signature, or one that works.
 
-    Raises TargetError where no form works.
+    Raises LossError where no form works.
     """
     if spec.loss_form:
         return LossForm(spec.loss_form)
@@ -106,10 +105,7 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
         return form
     assert loop.loss is not None, "without a loss the form is the model's own"
     batch = probe_batches(components.data, spec.seed, components.plan)[0]
-    try:
-        form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
-    except LossError as error:
-        raise TargetError(error.message, error.hint) from error
+    form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
     loop.notes.append(f"the loss is called as {form.call}: its signature leaves that open, and this works")
     return form
 

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -71,7 +71,10 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     epoch = length_of(loop.loader) if loop.loader is not None else None
     compares = loop.mode is Mode.TRAIN and spec.settings.get("precision.autocast") != "float16"
     most = min(_LOSSES, (epoch or _LOSSES + 1) - 1) if compares else 0
-    losses = tuple(_first_losses(lambda: step(next_batch()), most))
+    losses, until = list[float](), time.perf_counter() + _LOSSES_S
+    with contextlib.suppress(LossError):  # a step of the user's own may return none
+        while len(losses) < most and time.perf_counter() < until:
+            losses.append(float(loss_of_own(step(next_batch()))))
     # With losses the first batch: those of other samples say nothing.
     outputs = sample_of(first) if losses else () if loop.mode is Mode.TRAIN else sample_of(last)
 
@@ -97,17 +100,8 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         prepare_s=prepare_s,
         warmup_s=warm.seconds,
         outputs=outputs,
-        losses=losses,
+        losses=tuple(losses),
     )
-
-
-def _first_losses(step: Callable[[], Any], most: int) -> Iterator[float]:
-    """The losses of so many steps; fewer where they take long, or where a step of the user's own returns none."""
-    until = time.perf_counter() + _LOSSES_S
-    with contextlib.suppress(LossError):
-        while most > 0 and time.perf_counter() < until:
-            yield float(loss_of_own(step()))
-            most -= 1
 
 
 def applied_step(

@@ -77,14 +77,13 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
     if not batches:
         raise no_batch()
     for turn, batch in enumerate(batches, 1):
-        which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
         tensors = list(tensors_of(batch))
-        if batch is None or (isinstance(batch, Mapping | list | tuple) and not batch):
-            raise TargetError(f"{which} is empty ({batch!r}).", "Check the collate function: it has to return samples.")
-        if tensors and not any(tensor.numel() for tensor in tensors):
+        is_empty = batch is None or (isinstance(batch, Mapping | list | tuple) and not batch)
+        if is_empty or (tensors and not any(tensor.numel() for tensor in tensors)):
+            which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
             raise TargetError(
                 f"{which} holds no sample: {describe(batch)}.",
-                "Give batches of at least one sample; leave out the empty ones in the sampler or the collate function.",
+                "Give batches of at least one sample: check the sampler, and what the collate function returns.",
             )
 
 

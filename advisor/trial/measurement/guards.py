@@ -50,7 +50,15 @@ class Guards:
     @property
     def gpu(self) -> GpuReadings | None:
         """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
-        return summarised(self._readings) if self._readings else None
+        if not self._readings:
+            return None
+        clocks, watts = _known(self._readings, "sm_clock_mhz"), _known(self._readings, "power_w")
+        return GpuReadings(
+            temperature_c=max(_known(self._readings, "temperature_c"), default=None),
+            sm_clock_mhz=round(median(clocks)) if clocks else None,
+            power_w=fmean(watts) if watts else None,
+            throttle_reasons=_throttle_reasons(self._readings),
+        )
 
     @contextmanager
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
@@ -113,17 +121,6 @@ def own_processes(
     if os.getpid() in appeared:
         return (own - before) | beside
     return frozenset() if beside else appeared
-
-
-def summarised(readings: Sequence[GpuReading]) -> GpuReadings:
-    """Readings in short, for the result."""
-    clocks, watts = _known(readings, "sm_clock_mhz"), _known(readings, "power_w")
-    return GpuReadings(
-        temperature_c=max(_known(readings, "temperature_c"), default=None),
-        sm_clock_mhz=round(median(clocks)) if clocks else None,
-        power_w=fmean(watts) if watts else None,
-        throttle_reasons=_throttle_reasons(readings),
-    )
 
 
 def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slowdown_c: int | None) -> str:

@@ -29,20 +29,14 @@ _LONG_STEP_MS = 1000.0
 
 
 def profile_step(
-    step: TrainStep | InferStep,
-    feed: Feed,
-    step_ms: float,
-    *,
-    limit_s: float,
-    trace_path: str = "",
-    deadline: float = math.inf,
+    step: TrainStep | InferStep, feed: Feed, step_ms: float, *, trace_path: str = "", deadline: float = math.inf
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    ``limit_s`` is for the phases. A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's
-    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
+    A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's ceilings are not measured shortly
+    before ``deadline``, of ``time.monotonic()``.
     """
-    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
     measured = with_work(measured, step, feed)
     if step.device.type != "cpu":
@@ -68,9 +62,9 @@ def profile_step(
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
 
-def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
+def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> Profile:
     """A profile of the phases alone; it names a bottleneck only where that is the wait for data."""
-    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s), phases_alone=True)
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms), phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
         return measured
@@ -97,13 +91,13 @@ def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Pro
     return measured
 
 
-def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
+def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str, float]:
     """The phases; if workers load the data, with the timed loop's wait for data.
 
     Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
     loop the wait is at least the rest of the step after the other phases.
     """
-    phases = measure_phases(step, feed, limit_s=limit_s)
+    phases = measure_phases(step, feed)
     if not feed.queued_batches:
         return phases
     others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)

@@ -16,6 +16,8 @@ from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 
+# Usual time for the phases. Seconds.
+PHASES_LIMIT_S = 0.6
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
 # The part of a step that is replayed as one graph.
@@ -40,7 +42,9 @@ _FAMILIES = {
 }
 
 
-def measure_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
+def measure_phases(
+    step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float = PHASES_LIMIT_S
+) -> dict[str, float]:
     """Milliseconds per phase over several synchronised steps. A captured step has two phases: batch and replay.
 
     Phases are medians, but the wait for data is a mean: if every fourth batch takes long, the median wait is zero
