@@ -20,15 +20,13 @@ from advisor.records import BuilderReady, Forked, ForkEnded, RankJoined, TrialCo
 Message = TrialMessage | BuilderReady | Forked | ForkEnded | RankJoined
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LONGEST_BYTES = 2**26
+_GARBAGE = "the target wrote to a file descriptor that is perf-advisor's"
 # A message is written in one go: who pauses for so long inside one has stopped, or did not mean to send any. Seconds.
 _STOPPED_S = 10.0
 
 
 class GarbageError(OSError):
     """The received bytes are no message: the user's code wrote to a descriptor that it did not open."""
-
-    def __init__(self, problem: str = "the target wrote to a file descriptor that is perf-advisor's") -> None:
-        super().__init__(problem)
 
 
 def send_message(connection: Connection, message: Message) -> None:
@@ -47,12 +45,12 @@ def receive_message(connection: Connection, timeout_s: float | None = None) -> M
     # Behind the length, as Connection.send_bytes writes it. Its recv_bytes would wait for the rest for ever.
     (length,) = struct.unpack("!i", _read(connection, 4))
     if not 0 <= length <= _LONGEST_BYTES:
-        raise GarbageError
+        raise GarbageError(_GARBAGE)
     try:
         name, values = msgspec.msgpack.decode(_read(connection, length))
         message: Message = msgspec.convert(values, _KINDS[name])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise GarbageError from error
+        raise GarbageError(_GARBAGE) from error
     return message
 
 

@@ -96,6 +96,5 @@ def end_descendants() -> None:
             if not left:
                 return
             for one in left:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
+                kill(one.pid)
         time.sleep(_ROUND_S)

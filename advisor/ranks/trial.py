@@ -45,10 +45,10 @@ from advisor.step.step import make_step
 from advisor.trial.main import Stages
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
+from advisor.trial.other_loops import applied_step
 from advisor.trial.profile.recording import busy_us, is_range
 from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, stepper
-from advisor.trial.verify import applied_step
 from advisor.workloads.batches import seed_host
 from advisor.workloads.loop import Loop
 

@@ -34,13 +34,12 @@ from advisor.trial.measurement.clock import StepClock, latency_of_calls, measure
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
+from advisor.trial.other_loops import packaged_result, reference_result, scored_result, verified_result
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
 from advisor.trial.profile.recording import PHASES_LIMIT_S, measure_phases
 from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, set_mode, stepper
-from advisor.trial.untimed import reference_result, scored_result
-from advisor.trial.verify import packaged_result, verified_result
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.files import remove_made_folders

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -256,7 +257,8 @@ def compilation_notes(warm: int) -> tuple[str, ...]:
         return ()
     notes = []
     problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
-    breaks = [_headline(problem) for problem in problems if _LIMIT not in problem]
+    lines = [problem.strip().partition("\n")[0] for problem in problems if _LIMIT not in problem]
+    breaks = [textwrap.shorten(line, _LONGEST_REASON, placeholder=" …") for line in lines]
     if count := max(len(breaks), len(dynamo.counters["resumes"])):
         distinct = format_first(list(dict.fromkeys(filter(None, breaks))), _REASONS_SHOWN, "; ")
         notes.append(f"{counted(count, 'graph break')}{f': {distinct}' if distinct else ''}")
@@ -269,8 +271,3 @@ def compilation_notes(warm: int) -> tuple[str, ...]:
             "values that change from step to step belong into tensors"
         )
     return tuple(notes)
-
-
-def _headline(text: str) -> str:
-    line = text.strip().partition("\n")[0].strip()
-    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

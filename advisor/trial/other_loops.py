@@ -1,13 +1,22 @@
-"""An exported file, loaded and applied to the target's own loop, and that loop timed; and the file of a compiled model.
+"""What a trial does that does not run the timed loop: the reference, a score, an exported file, a compiled model.
 
-Runs in a trial process of its own, like the loop without the file that it is compared with.
+The reference runs the probe's steps in a higher precision. How much of a difference is rounding depends on the
+workload: its depth, its conditioning, and what a few updates make of an error. The distance of the user's own steps
+from the same steps in float64 shows it.
+
+A score is the number that the user's function gives for the model. A training runs some steps first: as many for every
+score, from the same seed and on the same batches.
+
+An exported file is applied to the target's own loop, and that loop is timed, like the loop without the file.
 """
 
 import contextlib
 import inspect
 import itertools
+import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -21,26 +30,119 @@ from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
-from advisor.step.batch import mover, splitter, tensors_of
-from advisor.step.compile import Models
+from advisor.records import Block, Mode, Outcome, Score, TrialResult, TrialSpec
+from advisor.step.batch import map_tensors, mover, splitter, tensors_of
+from advisor.step.compile import Models, call_through
 from advisor.step.device_loader import is_loader
+from advisor.step.graph import captured, refuse_graph
 from advisor.step.loader import length_of
 from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
-from advisor.step.step import Step, loss_of_own, mover_of
+from advisor.step.step import OwnStep, Step, loss_of_own, make_step, mover_of
 from advisor.step.tuning import Tuning
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
-from advisor.trial.measurement.draws import Feed
-from advisor.trial.measurement.probe import sample_of
-from advisor.trial.timed_loop import data_of
-from advisor.workloads.loop import Loop
+from advisor.trial.measurement.draws import Feed, probe_batches, seed_all
+from advisor.trial.measurement.probe import probe_inference, probe_training, sample_of
+from advisor.trial.timed_loop import components_of, data_of, feed_of, form_of_loss
+from advisor.workloads.entrypoint import in_user_code, load_function
+from advisor.workloads.loop import Loop, describe
 
 COMPILED_MODEL, COMPILE_CACHE = ".pt2", ".cache"
 # The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
 _FIRST_STEPS = 6
 # First losses of a training that are compared: a count, and the seconds after which slow steps end.
 _LOSSES, _LOSSES_S = 20, 3.0
+_HALF = (torch.float16, torch.bfloat16)
+# Share of the trial's time for the steps; one step at most runs beyond it. Unitless.
+_SHARE_OF_TIME = 0.4
+
+
+def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
+
+    Skipped, with the reason, if the steps draw random numbers, which depend on the number type.
+    Raises what the user's code raises when it does not work in that precision.
+    """
+    started = time.perf_counter()
+    if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
+        return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
+    precision = _raise_precision(loop)
+    # Of the user's declared settings none that round, and no compilation, which only takes time here.
+    for key, value in [*loop.current.items()]:
+        if catalog.by_key(key).expensive or catalog.rounding({key: value}):
+            del loop.current[key]
+    components = components_of(loop, device, catalog, {})
+    components.plan = replace(components.plan, cuda_graph=False)
+    step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
+    batches = [
+        map_tensors(lambda tensor: tensor.to(precision) if tensor.is_floating_point() else tensor, batch)
+        for batch in probe_batches(components.data, spec.seed, components.plan)
+    ]
+    torch.manual_seed(spec.stream_seed)
+    untouched = backend_of(device).random_states()
+    probing = time.perf_counter()
+    if loop.mode is Mode.TRAIN:
+        limit_s = _SHARE_OF_TIME * (spec.timeout_s - (probing - started))
+        probe = probe_training(step, batches, spec.stream_seed, limit_s=limit_s, fewest=1)
+    else:
+        probe = probe_inference(step, batches, spec.stream_seed, steps=1)
+    if not all(map(torch.equal, untouched, backend_of(device).random_states())):
+        return TrialResult(Outcome.SKIPPED, "the steps draw random numbers, which are others in another precision")
+    return TrialResult(
+        outcome=Outcome.MEASURED,
+        batch_size=components.batch_size,
+        losses=probe.losses,
+        outputs=probe.outputs,
+        measuring_s=time.perf_counter() - probing,
+        notes=(str(precision).removeprefix("torch."),),
+    )
+
+
+def _raise_precision(loop: Loop) -> torch.dtype:
+    """Bring the loop to float64, or to plain float32 when its parameters are in half precision."""
+    half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
+    precision = torch.float32 if half else torch.float64
+    loop.to(precision)
+    torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
+    with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+    return precision
+
+
+def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model.
+
+    Raises TargetError for a function that is not there, that raises, or that gives no number.
+    """
+    evaluate = load_function(spec.evaluate, spec.target.directory)
+    components = components_of(loop, device, catalog, spec.settings)
+    steps = spec.steps if loop.mode is Mode.TRAIN else 0
+    if steps:
+        train = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
+        seed_all(spec.stream_seed)
+        feed = feed_of(components, spec.seed)
+        for _ in range(steps):
+            train(feed.next())
+    model = components.model
+    models = list(model) if isinstance(model, Models) else [model]
+    plan = replace(components.plan, mode=Mode.INFER, grad_mode="caller")
+    for each in models:  # arguments of a call are moved and cast as in the step
+        if each.training:
+            each.eval()
+        step = OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan)
+        call_through(each, step)
+    seed_all(spec.seed)
+    with torch.no_grad(), step.contexts():  # around all of it: a function may call a part of the model, or a copy
+        value = in_user_code(spec.evaluate, lambda: evaluate(*models))
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor of several, None
+        number, value = math.nan, describe(value)
+    if not math.isfinite(number):
+        hint = "Return one number, higher is better: an accuracy."
+        raise TargetError(f"{spec.evaluate} returned {value}, no number.", hint)
+    return TrialResult(Outcome.MEASURED, score=Score(number, steps))
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
