@@ -6,7 +6,6 @@ when it closes, however the launcher ended.
 """
 
 import contextlib
-import math
 import multiprocessing
 import os
 import shutil
@@ -83,7 +82,6 @@ class Launcher:
         self._activity = ""
         # That of the rank that reports, and failures as they came; None where a rank ended without a word.
         self._results: list[TrialResult | None] = []
-        self._deadline = math.inf
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
@@ -97,13 +95,14 @@ class Launcher:
 
         What fails first counts: other ranks that lose their peer, or that torchrun ends, follow from it.
         """
-        self._deadline = deadline
         while time.monotonic() < deadline:
-            heard = self._listen(channel)
+            heard = self._listen(channel, deadline)
             if self._results and self._results[0] is not None:
                 return self._results[0]
-            if self._results or not (heard or self._torchrun.is_alive()):
-                return self._as_torchrun_has_it()
+            if self._results or not (heard or self._torchrun.is_alive()):  # a rank or torchrun ended without a word
+                self._torchrun.join(_ENDING_S)
+                report: TrialResult | None = self._report.recv() if self._report.poll() else None
+                return report or TrialResult(Outcome.CRASHED, "a rank ended without a word", _SEES_LOG)
         how = f"no result after {self._spec.timeout_s:.0f} s"
         options = self._world.options
         if not self._ranks and options:  # torchrun's processes on the machines did not meet
@@ -118,14 +117,14 @@ class Launcher:
         hint = "Give it more time with --budget, or fix the hang."
         return TrialResult(Outcome.TIMED_OUT, f"{how} ({self._activity or 'starting'})", hint, "\n".join(calls))
 
-    def _listen(self, channel: Channel) -> bool:
+    def _listen(self, channel: Channel, deadline: float) -> bool:
         """Take what the ranks say, and whether one said something within a moment."""
         live = [one for one in self._ranks if not one.ended]
         ready = wait([self._server, *(one.connection for one in live)], timeout=_POLL_S)
         if self._server in ready:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
-            connection.send((self._spec, list(sys.path), self._deadline))
+            connection.send((self._spec, list(sys.path), deadline))
             self._ranks.append(_Rank(connection))
         for one in live:
             if one.connection not in ready:
@@ -153,14 +152,6 @@ class Launcher:
                     self._activity = message.text
                 channel.send(message)
         return bool(ready)
-
-    def _as_torchrun_has_it(self) -> TrialResult:
-        """The result where a rank, or torchrun itself, has ended without a word."""
-        self._torchrun.join(_ENDING_S)
-        if self._report.poll():
-            report: TrialResult = self._report.recv()
-            return report
-        return TrialResult(Outcome.CRASHED, "a rank ended without a word", _SEES_LOG)
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""

@@ -291,11 +291,6 @@ def straggler_share(everywhere: list[list[float]]) -> float | None:
     return median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None
 
 
-def _may_have_lost_another(error: BaseException | None) -> bool:
-    """Whether an error may follow from another rank's end. Gloo's errors have no class: they name its source file."""
-    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
-
-
 @record
 def main(address: str) -> None:
     """Run this rank's part of a trial. What it raises is sent, and raised again for torchrun to see.
@@ -332,7 +327,9 @@ def main(address: str) -> None:
     except BaseException as error:  # whatever the user's code raises is the trial's result
         failure, result = error, result_of(error)
     flush_streams()
-    if failure is not None and any(map(_may_have_lost_another, (failure, failure.__cause__))):
+    errors = (failure, failure.__cause__) if failure is not None else ()
+    # They may follow from another rank's end. Gloo's have no class: they name its source file.
+    if any(isinstance(one, DistError) or (isinstance(one, RuntimeError) and "gloo/" in str(one)) for one in errors):
         time.sleep(_OTHER_FIRST_S)
     channel.send(records.Finished(result))
     if failure is not None:

@@ -95,7 +95,7 @@ class Builder:
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         try:
             fork_server.start(self._process, cancelled, within_s=within_s)
-        except fork_server.ImportsTooLongError:
+        except TimeoutError:
             return NOT_IMPORTED
         except OSError as error:
             return f"the process that builds the model did not start: {error}"

@@ -43,18 +43,15 @@ _REPORT_INTERVAL_S = 0.25
 # Least share of a measurement's time that the marks between blocks see. Unitless; the rest is the last wait.
 _SEEN_BY_MARKS = 0.8
 
-# Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
-CycleOf = Callable[[int], int]
-
 
 class StepClock:
     """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    By default each batch is like the next.
+    ``cycle_of(most)`` returns the steps of a cycle in the data of at most so many steps; 1 where batches are alike.
     """
 
     def __init__(
-        self, device: torch.device, run_steps: Callable[[int], int], cycle_of: CycleOf = lambda most: 1
+        self, device: torch.device, run_steps: Callable[[int], int], cycle_of: Callable[[int], int] = lambda most: 1
     ) -> None:
         self.device = device
         self.backend = backend_of(device)
