@@ -71,9 +71,7 @@ class Builder:
         self.leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(
-            target=_enter, args=(target, seed, self._theirs, log_path, imports), daemon=False
-        )
+        self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 
     @property
     def pid(self) -> int | None:

@@ -60,13 +60,19 @@ _SHARE_OF_TIME = 0.4
 def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
 
-    Skipped, with the reason, if the steps draw random numbers, which depend on the number type.
-    Raises what the user's code raises when it does not work in that precision.
+    It is float64, or plain float32 where parameters are in half precision. Skipped, with the reason, if the steps draw
+    random numbers, which depend on the number type. Raises what the user's code raises when it does not work in it.
     """
     started = time.perf_counter()
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
         return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
-    precision = _raise_precision(loop)
+    half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
+    precision = torch.float32 if half else torch.float64
+    loop.to(precision)
+    torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
+    with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
     # Of the user's declared settings none that round, and no compilation, which only takes time here.
     for key, value in [*loop.current.items()]:
         if catalog.by_key(key).expensive or catalog.rounding({key: value}):
@@ -96,18 +102,6 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         measuring_s=time.perf_counter() - probing,
         notes=(str(precision).removeprefix("torch."),),
     )
-
-
-def _raise_precision(loop: Loop) -> torch.dtype:
-    """Bring the loop to float64, or to plain float32 when its parameters are in half precision."""
-    half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
-    precision = torch.float32 if half else torch.float64
-    loop.to(precision)
-    torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
-    with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
-    return precision
 
 
 def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
@@ -216,10 +210,8 @@ def applied_step(
     if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is data:
         step = loop.whole_round[0]
     elif path.endswith(COMPILED_MODEL):
-        step, data = (
-            packaged_step(loop.model, path, device),
-            Tuning(spec.settings, catalog).prepare(loop.model, data)[1],
-        )
+        step = packaged_step(loop.model, path, device)
+        data = Tuning(spec.settings, catalog).prepare(loop.model, data)[1]
     elif path.endswith(".py"):
         step, data = _by_python_file(loop, path, data)
     else:

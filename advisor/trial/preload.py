@@ -7,7 +7,6 @@ is meant for the session; so do its children until each leads its own process gr
 
 import atexit
 import gc
-import importlib
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -16,21 +15,15 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started wit
 from advisor.process import household  # noqa: E402
 from advisor.process.meanwhile import collector_waits  # noqa: E402
 
-_MODULES = (
-    "torch",
-    "torch._dynamo",  # every optimizer's constructor imports it: a second in each trial
-    "torchvision",
-    "advisor.trial.main",
-)
-
 _SERVES = household.end_with_session()
 FAILURE: BaseException | None = None
 try:
     with collector_waits():
-        for module in _MODULES:
-            importlib.import_module(module)
         import torch
+        import torch._dynamo  # every optimizer's constructor imports it: a second in each trial
+        import torchvision  # noqa: F401
 
+        import advisor.trial.main  # noqa: F401
         from advisor.recipe.catalog import load_catalog
 
         load_catalog()

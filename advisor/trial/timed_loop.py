@@ -99,8 +99,7 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
         return LossForm(spec.loss_form)
     if loop.step is not None:
         return LossForm.STEP
-    if loop.mode is not Mode.TRAIN or (form := form_of(loop.loss)) is LossForm.OWN:
-        return LossForm.OWN
+    form = form_of(loop.loss) if loop.mode is Mode.TRAIN else LossForm.OWN
     if form is not None:
         return form
     assert loop.loss is not None, "without a loss the form is the model's own"

@@ -56,15 +56,15 @@ def probe_training(
     """
     model = getattr(getattr(step, "step", step), "model", None)  # a captured step holds the step that it captured
     seed_all(seed)
-    probe, step_s = Probe(), list[float]()
+    probe, step_s, scaler = Probe(), list[float](), getattr(step, "scaler", None)
     sample_no_more = _sample_first_output(probe, model, step)
     for batch in batches:
         while True:
-            scale, started = _scale_of(step), time.perf_counter()
+            scale, started = scaler.get_scale() if scaler is not None else 0.0, time.perf_counter()
             loss = float(step(batch))
             step_s.append(time.perf_counter() - started)
             # The scale falls when, and only when, an update is skipped.
-            if scale is None or (_scale_of(step) or 0.0) >= scale:
+            if scaler is None or scaler.get_scale() >= scale:
                 break
             probe.skipped_steps += 1
             if probe.skipped_steps > MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
@@ -100,12 +100,6 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     seconds = time.perf_counter() - started
     usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
-
-
-def _scale_of(step: Any) -> float | None:
-    """The present scale of a step's gradient scaler, None where it has none."""
-    scaler = getattr(step, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None else None
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import sys
 import textwrap
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -155,20 +155,16 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
 
 
 # Allocate, or look at a tensor's description: nothing is moved.
-_MOVES_NOTHING = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
-)
+_MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
 # Of their first tensor they read (or, in place, write) only as much as the others are large.
-_PICK = frozenset({"embedding", "_embedding_bag", "gather", "index", "index_select", "take"})
-_PLACE = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"})
+_PICK = {"embedding", "_embedding_bag", "gather", "index", "index_select", "take"}
+_PLACE = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}
 # Overwrite what they are given without reading it.
-_OVERWRITE = frozenset(
-    {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
-)
+_OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
 
 
 # What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
-_FROM_PYTHON = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
+_FROM_PYTHON = {"lift_fresh", "lift_fresh_copy", "lift"}
 
 
 class TrafficCounter(TorchDispatchMode):
@@ -245,21 +241,19 @@ _SAYS_WHY = "TORCH_LOGS=recompiles shows the reasons"
 
 def compiled_frames() -> int:
     """The number of frames that have been compiled in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo.counters["frames"]["total"] if dynamo is not None else 0
+    return int(counters["frames"]["total"])
 
 
 def compilation_notes(warm: int) -> tuple[str, ...]:
     """Notes on what was compiled in this process. ``warm`` counts the compiled frames at the end of the warm-up."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
     frames = compiled_frames()
-    if dynamo is None or not frames:
+    if not frames:
         return ()
     notes = []
-    problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
+    problems = {**counters["graph_break"], **counters["unimplemented"]}
     lines = [problem.strip().partition("\n")[0] for problem in problems if _LIMIT not in problem]
     breaks = [textwrap.shorten(line, _LONGEST_REASON, placeholder=" …") for line in lines]
-    if count := max(len(breaks), len(dynamo.counters["resumes"])):
+    if count := max(len(breaks), len(counters["resumes"])):
         distinct = format_first(list(dict.fromkeys(filter(None, breaks))), _REASONS_SHOWN, "; ")
         notes.append(f"{counted(count, 'graph break')}{f': {distinct}' if distinct else ''}")
     if again := frames - warm:

@@ -147,13 +147,12 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
 
 def outermost_calls(events: Iterable[Any]) -> int:
     """Count the operators that no other operator called: nested calls cost less."""
-    count = 0
-    for event in filter(_is_operator, events):
+
+    def is_called(event: Any) -> bool:
         parent = event.cpu_parent
-        while parent is not None and not _is_operator(parent):
-            parent = parent.cpu_parent
-        count += parent is None
-    return count
+        return parent is not None and (_is_operator(parent) or is_called(parent))
+
+    return sum(not is_called(event) for event in events if _is_operator(event))
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:
