@@ -104,8 +104,7 @@ class Trial:
         """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
-            message = self._receive()
-            if isinstance(message, messages.BlockDone):
+            if isinstance(message := self._receive(), messages.BlockDone):
                 return message
         return self._result
 
@@ -197,10 +196,11 @@ class Trial:
     def _end(self, outcome: Outcome, reason: str = "", hint: str = "", details: str = "") -> None:
         """Set the result of a trial that has none of its own. Of one that was cancelled it says no more than that."""
         path = self.spec.log_path
-        self._result = TrialResult(Outcome.CANCELLED, "cancelled", log_path=path)
-        if not self._cancelled:
-            hint = hint or "The trial's log may say more."
-            self._result = TrialResult(outcome, reason, hint, details or last_words(path), log_path=path)
+        if self._cancelled:
+            self._result = TrialResult(Outcome.CANCELLED, "cancelled", log_path=path)
+        else:
+            hint, details = hint or "The trial's log may say more.", details or last_words(path)
+            self._result = TrialResult(outcome, reason, hint, details, log_path=path)
 
     def _kill_group(self) -> None:
         process = self._process
