@@ -41,7 +41,7 @@ def _become_rank(variables: dict[str, str], address: str) -> NoReturn:
     try:
         import torch
 
-        from advisor.ranks.rank import main
+        from advisor.ranks.trial import main
 
         os.environ |= variables
         torch.set_num_threads(1)  # as with torchrun's OMP_NUM_THREADS

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from advisor.process.interrupts import INTERRUPTS
+from advisor.process.logs import take_streams
 from advisor.process.meanwhile import collector_waits
-from advisor.process.streams import take_streams
 
 if TYPE_CHECKING:
     from advisor.errors import AdvisorError

@@ -20,15 +20,13 @@ from advisor.records import BuilderReady, Forked, ForkEnded, RankJoined, TrialCo
 Message = TrialMessage | BuilderReady | Forked | ForkEnded | RankJoined
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LONGEST_BYTES = 2**26
+_GARBAGE = "the target wrote to a file descriptor that is perf-advisor's"
 # A message is written in one go: who pauses for so long inside one has stopped, or did not mean to send any. Seconds.
 _STOPPED_S = 10.0
 
 
 class GarbageError(OSError):
     """The received bytes are no message: the user's code wrote to a descriptor that it did not open."""
-
-    def __init__(self, problem: str = "the target wrote to a file descriptor that is perf-advisor's") -> None:
-        super().__init__(problem)
 
 
 def send_message(connection: Connection, message: Message) -> None:
@@ -47,12 +45,12 @@ def receive_message(connection: Connection, timeout_s: float | None = None) -> M
     # Behind the length, as Connection.send_bytes writes it. Its recv_bytes would wait for the rest for ever.
     (length,) = struct.unpack("!i", _read(connection, 4))
     if not 0 <= length <= _LONGEST_BYTES:
-        raise GarbageError
+        raise GarbageError(_GARBAGE)
     try:
         name, values = msgspec.msgpack.decode(_read(connection, length))
         message: Message = msgspec.convert(values, _KINDS[name])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise GarbageError from error
+        raise GarbageError(_GARBAGE) from error
     return message
 
 
@@ -74,24 +72,23 @@ def _builtin(value: Any) -> Any:
 
 
 class Channel:
-    """The trial's end: sends messages and receives commands. A thread watches for the parent's end closing."""
+    """The trial's end: sends messages, and puts what it receives into ``commands``.
+
+    A thread does that, and watches for the parent's end closing.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
+        self.commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
 
     def send(self, message: TrialMessage | RankJoined) -> None:
         """Send one message to the parent."""
         send_message(self._connection, message)
 
-    def next_command(self) -> TrialCommand:
-        """Wait for the parent's next command."""
-        return self._commands.get()
-
     def _listen(self) -> None:
         while True:
             try:
-                self._commands.put(self._connection.recv())
+                self.commands.put(self._connection.recv())
             except (EOFError, OSError):
                 os.killpg(os.getpgid(0), signal.SIGKILL)

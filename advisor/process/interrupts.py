@@ -18,7 +18,6 @@ SAME_SIGNAL_S = 1.0
 _BEGINS_WITHIN_S = 5.0
 # From a person who asked twice, one more so long after that ends the process also while it writes reports. Seconds.
 _WRITES_WITHIN_S = 5.0
-_INTERRUPTED = 130  # as errors.ExitCode has it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -28,15 +27,10 @@ class Interrupts:
     While nobody looks at them (:meth:`obeyed_by`) the second raises KeyboardInterrupt, after :meth:`at_once` the first.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
-        self._forget()
-
-    def _forget(self) -> None:
-        self._asked_at: float | None = None
-        self._urgent_at: float | None = None
-        self._at_once = False
-        self._tell: Callable[[], None] | None = None
+    _asked_at: float | None = None
+    _urgent_at: float | None = None
+    _at_once = False
+    _tell: Callable[[], None] | None = None
 
     @property
     def asked(self) -> bool:
@@ -54,9 +48,9 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield  # only that one may, and it gets the signals
             return
-        if self._depth == 0:
-            self._forget()
-        self._depth += 1
+        if signal.getsignal(signal.SIGINT) != self._take:  # not inside such a context already
+            self._asked_at = self._urgent_at = None
+            self._at_once = False
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
         for number, handler in previous.items():
             if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # nohup
@@ -64,7 +58,6 @@ class Interrupts:
         try:
             yield
         finally:
-            self._depth -= 1
             for number, handler in previous.items():
                 signal.signal(number, signal.SIG_IGN if for_good else handler or signal.SIG_DFL)
 
@@ -90,7 +83,7 @@ class Interrupts:
         if self._asked_at is None:
             self._asked_at = now
         elif self._urgent_at is not None and now - self._urgent_at > _WRITES_WITHIN_S:
-            os._exit(_INTERRUPTED)
+            os._exit(130)  # as errors.ExitCode has it
         elif self._urgent_at is None and now - self._asked_at > SAME_SIGNAL_S:
             self._urgent_at = now
         if self._tell is not None:

@@ -1,19 +1,24 @@
-"""The log of a process that runs the user's code: written by it, and its last calls read.
+"""Standard streams that take everything; and the log that a process with the user's code has in their place.
 
 A process writes its stack to its log when it is asked for it.
 """
 
+from __future__ import annotations
+
 import contextlib
+import errno
 import faulthandler
 import io
 import os
+import select
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from advisor.process.streams import Stream
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # A process that gets this signal writes its stack to its log, the innermost call first, after this line.
 TELL_WHERE = signal.SIGUSR1
@@ -28,12 +33,57 @@ _LOOK_EVERY_S = 0.05
 _FATAL = "Fatal Python error: "
 
 
-def redirect_output(log_path: str) -> None:
-    """Standard input from nowhere; output and errors, of C code and of children too, to a log.
+class Stream(io.FileIO):
+    """A standard stream that takes everything. ``error`` is the first that it met; nothing is written after that."""
 
-    The log can be read through them too: see :func:`last_printed`. Any text can be printed.
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.error: OSError | None = None
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write the data, or as much of it as can be written."""
+        while self.error is None:
+            try:
+                written = super().write(data)
+            except OSError as error:
+                self.error = error
+            else:
+                if written is not None:
+                    return written
+                select.select([], [self], [])  # another program made it non-blocking
+        return memoryview(data).nbytes
+
+    def text(self, usual: TextIO | None, errors: str, *, line_buffering: bool = True) -> io.TextIOWrapper:
+        """This stream for text, in the encoding of the ``usual`` one; ``errors`` is that of ``str.encode``."""
+        encoding = getattr(usual, "encoding", None) or "utf-8"
+        return io.TextIOWrapper(io.BufferedWriter(self), encoding, errors, line_buffering=line_buffering)
+
+    def problem(self) -> str:
+        """The reason that standard output was not fully written; empty when it was, or its reader had left."""
+        sys.stdout.flush()
+        if self.error is None or self.error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; no terminal
+            return ""
+        return self.error.strerror or str(self.error)
+
+
+def take_streams() -> Stream:
+    """Take over the streams of a process that is perf-advisor's own, and return its standard output.
+
+    Output to a closed one is dropped; characters that a terminal lacks become ``?``.
     """
-    log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # no file may get the number of a standard stream that the shell closed
+    os.close(descriptor)
+    out, error = Stream(1), Stream(2)
+    sys.stdout = out.text(sys.__stdout__, "replace", line_buffering=out.isatty())
+    sys.stderr = error.text(sys.__stderr__, "replace")
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
+    return out
+
+
+def redirect_output(log_path: str) -> None:
+    """Standard input from nowhere; output and errors, of C code and of children too, to a log: any text."""
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
     os.dup2(log, 1)
@@ -41,25 +91,16 @@ def redirect_output(log_path: str) -> None:
     if log > 2:
         os.close(log)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = _writer(1)
-    sys.stderr = _writer(2)
+    sys.stdout = Stream(1).text(None, "backslashreplace")  # what a full disk takes no more is no fault of the target's
+    sys.stderr = Stream(2).text(None, "backslashreplace")
     faulthandler.enable(file=sys.stderr, all_threads=False)
     faulthandler.register(TELL_WHERE, file=sys.stderr, all_threads=False)
-
-
-def _writer(descriptor: int) -> TextIO:
-    """A text stream that takes everything: a log on a full disk is no fault of the target's."""
-    raw = io.BufferedWriter(Stream(descriptor))
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def last_printed() -> str:
     """The end of what Python and C wrote to standard error's file; empty where it is no file, such as a terminal."""
     flush_streams()
-    with contextlib.suppress(OSError):
-        start = max(0, os.fstat(2).st_size - LOG_TAIL_BYTES)
-        return os.pread(2, LOG_TAIL_BYTES, start).decode("utf-8", "replace")
-    return ""
+    return tail("/proc/self/fd/2")
 
 
 def flush_streams() -> None:

@@ -21,16 +21,14 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 @contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
     """Give variables of the environment other values inside the block, for a process that is started there."""
-    before = {name: os.environ.get(name) for name in changes}
+    before = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, text in before.items():
-            if text is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = text
+        for name in changes:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ when it closes, however the launcher ended.
 """
 
 import contextlib
-import math
 import multiprocessing
 import os
 import shutil
@@ -16,7 +15,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,18 +27,7 @@ from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
 from advisor.process.logs import innermost_calls, redirect_output
-from advisor.records import (
-    Activity,
-    BlockDone,
-    Finished,
-    Inspected,
-    Outcome,
-    Profiled,
-    RankJoined,
-    TrialResult,
-    TrialSpec,
-    World,
-)
+from advisor.records import Outcome, RankJoined, TrialResult, TrialSpec, World, messages
 from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
 
@@ -70,7 +57,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     launcher.end()
     shutil.rmtree(folder, ignore_errors=True)
     wall_s = time.perf_counter() - started
-    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     os._exit(0)
 
 
@@ -93,8 +80,8 @@ class Launcher:
         self._spec, self._world = spec, spec.world
         self._ranks: list[_Rank] = []
         self._activity = ""
-        self._failures: list[TrialResult | None] = []  # as they came; None where a rank ended without a word
-        self._deadline = math.inf
+        # That of the rank that reports, and failures as they came; None where a rank ended without a word.
+        self._results: list[TrialResult | None] = []
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
@@ -108,32 +95,36 @@ class Launcher:
 
         What fails first counts: other ranks that lose their peer, or that torchrun ends, follow from it.
         """
-        self._deadline = deadline
         while time.monotonic() < deadline:
-            heard = self._listen(channel)
-            for one in self._ranks:
-                if one.result is not None and one.result.outcome is Outcome.MEASURED and self._leads(one):
-                    return one.result
-            if self._failures:
-                return self._failures[0] or self._as_torchrun_has_it()
-            if not heard and not self._torchrun.is_alive():
-                return self._as_torchrun_has_it()
+            heard = self._listen(channel, deadline)
+            if self._results and self._results[0] is not None:
+                return self._results[0]
+            if self._results or not (heard or self._torchrun.is_alive()):  # a rank or torchrun ended without a word
+                self._torchrun.join(_ENDING_S)
+                report: TrialResult | None = self._report.recv() if self._report.poll() else None
+                return report or TrialResult(Outcome.CRASHED, "a rank ended without a word", _SEES_LOG)
         how = f"no result after {self._spec.timeout_s:.0f} s"
-        if not self._ranks and self._world.options:
-            return of_no_meeting(self._world.options, how)
+        options = self._world.options
+        if not self._ranks and options:  # torchrun's processes on the machines did not meet
+            endpoint = dict(zip(options[::2], options[1::2], strict=False)).get("--rdzv-endpoint", "their endpoint")
+            hint = (
+                "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with "
+                "the same options."
+            )
+            return TrialResult(Outcome.TIMED_OUT, f"the machines did not meet at {endpoint}: {how}", hint)
         running = [one for one in self._ranks if one.pid and not one.ended]  # an ended one's id may be another's
         calls = [f"rank {one.number}: {innermost_calls(one.pid, self._spec.log_path)}" for one in running]
         hint = "Give it more time with --budget, or fix the hang."
         return TrialResult(Outcome.TIMED_OUT, f"{how} ({self._activity or 'starting'})", hint, "\n".join(calls))
 
-    def _listen(self, channel: Channel) -> bool:
+    def _listen(self, channel: Channel, deadline: float) -> bool:
         """Take what the ranks say, and whether one said something within a moment."""
         live = [one for one in self._ranks if not one.ended]
         ready = wait([self._server, *(one.connection for one in live)], timeout=_POLL_S)
         if self._server in ready:
             accepted, _ = self._server.accept()
             connection = Connection(accepted.detach())
-            connection.send((self._spec, list(sys.path), self._deadline))
+            connection.send((self._spec, list(sys.path), deadline))
             self._ranks.append(_Rank(connection))
         for one in live:
             if one.connection not in ready:
@@ -144,33 +135,23 @@ class Launcher:
                 one.ended = True
                 if one.result is None:
                     garbage = isinstance(error, GarbageError)
-                    self._failures.append(TrialResult(Outcome.CRASHED, str(error)) if garbage else None)
+                    self._results.append(TrialResult(Outcome.CRASHED, str(error)) if garbage else None)
                 continue
+            # The first rank of this machine; with several machines it may not be rank 0.
+            reports = one.number >= 0 and one.number % self._world.ranks == 0
             if isinstance(message, RankJoined):
                 one.number, one.pid = message.rank, message.pid
-            elif isinstance(message, Finished):
+            elif isinstance(message, messages.Finished):
                 one.result = message.result
-                if message.result.outcome is not Outcome.MEASURED:
-                    self._failures.append(replace(message.result, reason=f"rank {one.number}: {message.result.reason}"))
-            elif isinstance(message, Activity):
-                if self._leads(one) and message.text != self._activity:
+                if one.result.outcome is not Outcome.MEASURED:
+                    self._results.append(replace(one.result, reason=f"rank {one.number}: {one.result.reason}"))
+                elif reports:
+                    self._results.insert(0, one.result)
+            elif reports and isinstance(message, messages.TrialMessage):
+                if isinstance(message, messages.Activity):
                     self._activity = message.text
-                    channel.send(message)
-            elif self._leads(one) and isinstance(message, BlockDone | Inspected | Profiled):
                 channel.send(message)
         return bool(ready)
-
-    def _leads(self, one: _Rank) -> bool:
-        """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
-        return one.number >= 0 and one.number % self._world.ranks == 0
-
-    def _as_torchrun_has_it(self) -> TrialResult:
-        """The result where a rank, or torchrun itself, has ended without a word."""
-        self._torchrun.join(_ENDING_S)
-        if self._report.poll():
-            report: TrialResult = self._report.recv()
-            return report
-        return TrialResult(Outcome.CRASHED, "a rank ended without a word", _SEES_LOG)
 
     def end(self) -> None:
         """Wait for ranks that are done to leave, and end the others with torchrun."""
@@ -219,14 +200,3 @@ def of_torchrun(error: BaseException) -> TrialResult:
     elif first.exitcode == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)
-
-
-def of_no_meeting(options: Sequence[str], how: str) -> TrialResult:
-    """No rank was started, since torchrun's processes on the machines did not meet where ``options`` say."""
-    named = dict(zip(options[::2], options[1::2], strict=False))
-    return TrialResult(
-        Outcome.TIMED_OUT,
-        f"the machines did not meet at {named.get('--rdzv-endpoint', 'their endpoint')}: {how}",
-        "Name a free port of the first machine that all reach; on the others start `perf-advisor follow` with the same "
-        "options.",
-    )

@@ -1,18 +1,29 @@
-"""One rank's part of a trial, of a plain model or of a script for torchrun; communication and waits for others."""
+"""A rank of a trial: the program that torchrun starts in each of its processes.
+
+It runs its part of a trial of a plain model, or of a script for torchrun; communication and waits are measured.
+"""
 
 import datetime
 import gc
 import math
 import os
+import pickle
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
+from multiprocessing.connection import Client
+from statistics import fmean, median
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.distributed import DistError
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.rendezvous import rendezvous
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
@@ -20,26 +31,31 @@ from advisor import records
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.process.channel import Channel
+from advisor.process.household import lead_own_group
+from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.parallel import UNUSED_PARAMETERS
-from advisor.step.batch import map_tensors, mover, tensors_of
-from advisor.step.device_loader import is_loader
+from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
 from advisor.trial.main import Stages
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
-from advisor.trial.measurement.guards import Guards
+from advisor.trial.other_loops import applied_step
 from advisor.trial.profile.recording import busy_us, is_range
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, stepper
-from advisor.trial.verify import applied_step
+from advisor.trial.raised import result_of
+from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, stepper
 from advisor.workloads.batches import seed_host
 from advisor.workloads.loop import Loop
 
+# For the machines to meet before a trial is sent.
+_MEETING = datetime.timedelta(seconds=60)
+# A rank that lost another waits before it says so: the launcher and torchrun see the other's end first. Seconds.
+_OTHER_FIRST_S = 3.0
 # Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
 _ALONE_S = 1.0
 _FEWEST_ALONE, _MOST_ALONE = 6, 40
@@ -48,24 +64,11 @@ _COMMUNICATION = "nccl"
 _RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
 
 
-class Peers:
-    """This rank among all. Every method is called by all ranks at once."""
-
-    def __init__(self, device: torch.device, timeout_s: float) -> None:
-        self.device = device
-        self.rank = int(os.environ["RANK"])
-        self.size = int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(
-            COLLECTIVES[device.type],
-            timeout=datetime.timedelta(seconds=timeout_s),
-            device_id=device if backend_of(device).has_memory else None,
-        )
-
-    def gathered(self, value: Any) -> list[Any]:
-        """Each rank's value."""
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+def gathered(value: Any) -> list[Any]:
+    """The value of each rank. All ranks call it at once."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found
 
 
 class SharedClock(StepClock):
@@ -74,14 +77,10 @@ class SharedClock(StepClock):
     Therefore all ranks agree on when they are warm, and when they have measured enough.
     """
 
-    def __init__(self, device: torch.device, run_steps: Callable[[int], int], peers: Peers) -> None:
-        super().__init__(device, run_steps)
-        self.peers = peers
-
     def run(self, steps: int) -> Block:
         """Time one block of steps in all ranks."""
         block = super().run(steps)
-        seconds, samples = zip(*self.peers.gathered((block.seconds, block.samples)), strict=True)
+        seconds, samples = zip(*gathered((block.seconds, block.samples)), strict=True)
         return Block(steps, sum(samples), max(seconds))
 
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
@@ -92,24 +91,7 @@ class SharedClock(StepClock):
         return blocks
 
 
-class OneRank(Stages):
-    """The stages of one rank, on the device of its local number; ``deadline`` is of ``time.monotonic()``.
-
-    ``channel`` leads to the launcher, and from the first rank to the session.
-    """
-
-    def __init__(self, spec: records.TrialSpec, channel: Channel, deadline: float) -> None:
-        device = spec.target.device
-        if device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
-            device = f"cuda:{os.environ['LOCAL_RANK']}"
-            torch.cuda.set_device(device)
-        else:
-            device = "cpu"
-        spec = replace(spec, target=replace(spec.target, device=device))
-        super().__init__(spec, channel, None, lambda: None, deadline)
-
-
-class RankTrial(OneRank):
+class RankTrial(Stages):
     """One rank's part of a trial of a plain model, which is spread over the ranks here."""
 
     def run(self) -> records.TrialResult:
@@ -120,7 +102,11 @@ class RankTrial(OneRank):
             raise TargetError(f"{loop.spread_already}.", _RETURN_PLAIN)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
-        self.peers = Peers(device, self.spec.timeout_s)  # the launcher ends a hang before, and shows its calls
+        dist.init_process_group(
+            COLLECTIVES[device.type],
+            timeout=datetime.timedelta(seconds=self.spec.timeout_s),  # the launcher ends a hang before, with its calls
+            device_id=device if backend_of(device).has_memory else None,
+        )
         self._say("applying the settings")
         components = components_of(loop, device, self.catalog, self.spec.settings)
         components.data = self._share(components)
@@ -132,10 +118,10 @@ class RankTrial(OneRank):
             hint = "Leave this strategy out, or mend the model."
             raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        feed = Feed(resident_data(components), self.spec.seed)
+        feed = feed_of(components, self.spec.seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
-        clock = SharedClock(device, stepper(step, feed, components.batch_size or 1), self.peers)
+        clock = SharedClock(device, stepper(step, feed, components.batch_size or 1))
         self._say("warming up")
         warm = warm_up(clock, limit_s=self.spec.warmup_limit_s, earlier=len(losses))
         measuring = time.perf_counter()
@@ -160,7 +146,7 @@ class RankTrial(OneRank):
 
     def _share(self, components: Components) -> Any:
         """This rank's part of the data; in one process all of it."""
-        rank, ranks = self.peers.rank, self.peers.size
+        rank, ranks = dist.get_rank(), dist.get_world_size()
         if isinstance(components.data, DataLoader):
             try:
                 return spread_loader(components.data, components.plan, rank, ranks)
@@ -204,61 +190,55 @@ class RankTrial(OneRank):
                 hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
                 raise TargetError(UNUSED_PARAMETERS, hint) from error
             unused = needs_all and any(one.requires_grad and one.grad is None for one in components.model.parameters())
-            everywhere = self.peers.gathered((float(loss), time.perf_counter() - began))
-            losses.append(sum(values[0] for values in everywhere) / self.peers.size)
-            if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
+            of_ranks, seconds = zip(*gathered((float(loss), time.perf_counter() - began)), strict=True)
+            losses.append(fmean(of_ranks))
+            if len(losses) > 1 and max(seconds) > PROBE_LIMIT_S:
                 break
         return losses
 
     def _ranks(self, step: Any, clock: SharedClock, blocks: list[Block], plan: StepPlan) -> records.RanksFound:
         """The findings over all ranks; and the communication between them."""
         exposed, alone = None, list[list[float]]()
-        if self.peers.size > 1:
+        if dist.get_world_size() > 1:
             self._say("looking at the communication")
             own = StepClock(clock.device, clock.run_steps)
-            exposed = exposed_ms(own, self.peers)
-            alone = steps_alone(step, own, min(block.step_ms for block in blocks) / 1e3, plan, self.peers)
+            exposed = exposed_ms(own)
+            alone = steps_alone(step, own, min(block.step_ms for block in blocks) / 1e3, plan)
         samples = round(median(block.samples / block.steps for block in blocks))
         return records.RanksFound(
             global_batch=samples,
-            batch_per_rank=round(samples / self.peers.size),
-            peak_reserved_bytes=tuple(self.peers.gathered(backend_of(clock.device).memory().peak_reserved_bytes)),
+            batch_per_rank=round(samples / dist.get_world_size()),
+            peak_reserved_bytes=tuple(gathered(clock.backend.memory().peak_reserved_bytes)),
             alone_ms=tuple(median(times) for times in alone),
             exposed_ms=exposed,
             straggler_share=straggler_share(alone),
         )
 
 
-class RankOfScript(OneRank):
+class RankOfScript(Stages):
     """One rank's part of a trial of a script that is written for torchrun: it runs up to its loop, as in all ranks.
 
     Rank 0 measures its steps as those of any script. The others take the same steps with no end: in each the ranks wait
     for one another, so rank 0's step takes as long as the slowest rank's.
     """
 
-    def __init__(self, spec: records.TrialSpec, channel: Channel, deadline: float) -> None:
-        super().__init__(spec, channel, deadline)
-        self._rank = int(os.environ["RANK"])
-        self.guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self._rank)
-
     def run(self) -> records.TrialResult:
         """Measure in rank 0; in another one take steps until the process is ended."""
-        return self._follow() if self._rank else super().run()
+        return super().run() if os.environ["RANK"] == "0" else self._follow()
 
     @schedules_that_go_on()
     def _follow(self) -> records.TrialResult:
         loop, device = self._load()
         step: Callable[[Any], Any]
         if self.spec.kind is records.TrialKind.VERIFY:
-            step, data = applied_step(loop, device, self.catalog, self.spec)
-            feed = Feed(data if is_loader(loop.data) else mover(device)(data))
+            step, feed = applied_step(loop, device, self.catalog, self.spec)
         else:
-            parts = self._applied(loop, device, 0.0)
+            parts = self._applied(loop, device)
             # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one
             # looks at them: what rank 0 does before its steps, and with which batches, is done here too.
             for batch in self._first_batches(parts):
                 parts.step(batch)
-            step, feed = parts.step, Feed(resident_data(parts.components), self.spec.seed)
+            step, feed = parts.step, feed_of(parts.components, self.spec.seed)
         self.channel.send(records.Activity("taking the steps of rank 0"))
         while True:
             step(feed.next())
@@ -271,12 +251,12 @@ class RankOfScript(OneRank):
         return loop, device
 
 
-def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
+def exposed_ms(clock: StepClock) -> float | None:
     """Milliseconds of a step in which only NCCL's kernels run; None without a profiler that sees them.
 
     All ranks call it at once. The slowest rank waits for no other, so the least of their times is communication.
     """
-    if not backend_of(peers.device).is_ahead:
+    if not clock.backend.is_ahead:
         return None
     clock.run(1)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -285,18 +265,18 @@ def exposed_ms(clock: StepClock, peers: Peers) -> float | None:
     computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
     seen = len(computing) < len(kernels)
     own_ms = (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS if seen else None
-    everywhere = peers.gathered(own_ms)
+    everywhere = gathered(own_ms)
     return None if None in everywhere else min(everywhere)
 
 
-def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan, peers: Peers) -> list[list[float]]:
+def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan) -> list[list[float]]:
     """The ms of each rank's single steps without communication; empty if a step cannot leave it out."""
     if plan.strategy != "ddp" or plan.no_sync or isinstance(step, GraphedStep):
         return []
     count = max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))  # the same in all ranks
     synchronise_gradients(step.model, wanted=False)
     clock.run(2)
-    everywhere = peers.gathered([clock.run(1).step_ms for _ in range(count)])
+    everywhere = gathered([clock.run(1).step_ms for _ in range(count)])
     synchronise_gradients(step.model, wanted=True)
     return everywhere
 
@@ -309,3 +289,49 @@ def straggler_share(everywhere: list[list[float]]) -> float | None:
     steps = list(zip(*everywhere, strict=True))
     usual_ms = median(max(times) for times in steps) if steps else 0.0
     return median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None
+
+
+@record
+def main(address: str) -> None:
+    """Run this rank's part of a trial. What it raises is sent, and raised again for torchrun to see.
+
+    ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
+    """
+    lead_own_group()
+    channel: Any = SimpleNamespace(send=lambda message: None)  # a machine that follows has no session
+    spec: records.TrialSpec | None = None
+    deadline = math.inf
+    if address:
+        connection = Client(address, "AF_UNIX")
+        spec, sys.path[:], deadline = connection.recv()
+        assert spec is not None
+        redirect_output(spec.log_path)
+        channel = Channel(connection)
+        channel.send(records.RankJoined(int(os.environ["RANK"]), os.getpid()))
+    if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:  # the ranks on the session's machine send it to the others
+        meeting, _, _ = next(rendezvous("env://", timeout=_MEETING))
+        store = PrefixStore("trial", meeting)  # apart from the process group's keys
+        if spec is not None:
+            store.set("spec", pickle.dumps(spec).hex())
+        spec = pickle.loads(bytes.fromhex(store.get("spec").decode()))  # noqa: S301 - of the same person's session
+    assert spec is not None, "torchrun was started for a trial"
+    failure: BaseException | None = None
+    try:
+        device = "cpu"
+        if spec.target.device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
+            device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(device)
+        spec = replace(spec, target=replace(spec.target, device=device))
+        by_script = spec.world is not None and spec.world.script
+        result = (RankOfScript if by_script else RankTrial)(spec, channel, deadline).run()
+    except BaseException as error:  # whatever the user's code raises is the trial's result
+        failure, result = error, result_of(error)
+    flush_streams()
+    errors = (failure, failure.__cause__) if failure is not None else ()
+    # They may follow from another rank's end. Gloo's have no class: they name its source file.
+    if any(isinstance(one, DistError) or (isinstance(one, RuntimeError) and "gloo/" in str(one)) for one in errors):
+        time.sleep(_OTHER_FIRST_S)
+    channel.send(records.Finished(result))
+    if failure is not None:
+        raise failure
+    os._exit(0)  # user code may have left threads, and NCCL need not say goodbye

@@ -9,7 +9,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.process.channel import receive_message, send_message
+from advisor.process.channel import receive_message
 from advisor.process.household import kill
 from advisor.process.logs import innermost_calls
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
@@ -71,9 +71,7 @@ class Builder:
         self.leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(
-            target=_enter, args=(target, seed, self._theirs, log_path, imports), daemon=False
-        )
+        self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 
     @property
     def pid(self) -> int | None:
@@ -95,7 +93,7 @@ class Builder:
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         try:
             fork_server.start(self._process, cancelled, within_s=within_s)
-        except fork_server.ImportsTooLongError:
+        except TimeoutError:
             return NOT_IMPORTED
         except OSError as error:
             return f"the process that builds the model did not start: {error}"
@@ -172,10 +170,9 @@ class Builder:
 
 def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
-    try:
-        from advisor.trial.builder import builder_main
-    except BaseException as error:  # the first trial meets it too, and reports it
-        with contextlib.suppress(OSError):
-            send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
-        return
+    from advisor.trial.starting import import_main
+
+    import_main(connection, log_path)
+    from advisor.trial.builder import builder_main
+
     builder_main(target, seed, connection, log_path, imports)

@@ -29,14 +29,6 @@ _IMPORTS_AT_LEAST_S = 120.0
 _LOOK_EVERY_S = 0.05
 
 
-class StartError(OSError):
-    """The fork server could not start a process."""
-
-
-class ImportsTooLongError(StartError):
-    """PyTorch was not imported within the time that there was."""
-
-
 def prepare() -> None:
     """Start the fork server unless it is running. Returns before torch is imported.
 
@@ -67,7 +59,7 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
     """Have the fork server start a process, in a thread: it may not answer, and the caller must not wait for ever.
 
     The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that
-    is less. Raises ImportsTooLongError; StartError when no process was started, or when the start is given up. The next
+    is less. Raises TimeoutError then; OSError when no process was started, or when the start is given up. The next
     call has another fork server.
     """
     prepare()
@@ -85,15 +77,15 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
     while not wait([started], _LOOK_EVERY_S).done:
         elapsed_s = time.monotonic() - began
         if give_up():
-            raise StartError("given up")
+            raise OSError("given up")
         if elapsed_s > max(within_s, _IMPORTS_AT_LEAST_S):
             _kill()  # then the thread's own wait ends
-            raise ImportsTooLongError(f"PyTorch was not imported within {elapsed_s:.0f} s")
+            raise TimeoutError(f"PyTorch was not imported within {elapsed_s:.0f} s")
     if error := started.exception():
         _kill()
         reason = f"{type(error).__name__} {error}".rstrip()
         advice = ": see `python -c 'import torch'`" if isinstance(error, EOFError | ConnectionError) else ""
-        raise StartError(f"the fork server could not start a process ({reason}){advice}") from error
+        raise OSError(f"the fork server could not start a process ({reason}){advice}") from error
 
 
 def _pid() -> int | None:

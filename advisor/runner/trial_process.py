@@ -2,12 +2,10 @@
 
 import contextlib
 import math
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,27 +14,15 @@ from typing import cast
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, receive_message
 from advisor.process.logs import innermost_calls, last_words
-from advisor.records import (
-    Activity,
-    BlockDone,
-    Finished,
-    Inspected,
-    Outcome,
-    Ready,
-    TrialCommand,
-    TrialMessage,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import Outcome, TrialCommand, TrialMessage, TrialResult, TrialSpec, messages
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
 
 # Time for a process to end by itself before it is killed. Seconds.
 GRACE_S = 5.0
-# The system waits for 24 days at most in one call. Seconds.
-_LONGEST_WAIT_S = 3600.0
-_HINTS = {Outcome.OUT_OF_MEMORY: "Try a smaller batch size.", Outcome.CANCELLED: ""}
+# Longest wait for a cancellation to be seen where the system cannot end the process. Seconds.
+_LOOK_EVERY_S = 1.0
 _BY_SIGNAL = "Leave out the first call below, where there is one, and run again."
 # Files, in the calls of a stack, of what speaks to other machines.
 _NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
@@ -61,7 +47,6 @@ class Trial:
         self._builder = builder
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
-        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._has_reported = False
         self._result: TrialResult | None = None
@@ -89,10 +74,7 @@ class Trial:
                 fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
             except OSError as error:
                 refused = refusal_of(error.__cause__ or error)
-                hint = refused.hint if refused else ""
-                self._result = self._ended(Outcome.CRASHED, f"a trial could not be started: {error}", hint)
-                if self._cancelled:
-                    self._result = self._ended(Outcome.CANCELLED, "cancelled")
+                self._end(Outcome.CRASHED, f"a trial could not be started: {error}", refused.hint if refused else "")
         theirs.close()
         self._deadline = time.monotonic() + self.spec.timeout_s
 
@@ -114,16 +96,15 @@ class Trial:
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
         while self._result is None:
-            if isinstance(self._receive(), Ready):
+            if isinstance(self._receive(), messages.Ready):
                 return None
         return self._result
 
-    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+    def measure_block(self, seconds: float) -> messages.BlockDone | TrialResult:
         """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
-            message = self._receive()
-            if isinstance(message, BlockDone):
+            if isinstance(message := self._receive(), messages.BlockDone):
                 return message
         return self._result
 
@@ -135,8 +116,6 @@ class Trial:
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""
         self._cancelled = True
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(None)
         self._kill_group()
 
     def kill(self) -> None:
@@ -149,9 +128,8 @@ class Trial:
             self._builder.leaving = self._process
         elif self._process is not None and self._process.pid is not None:
             self._process.join(GRACE_S)
-        for connection in (self._connection, self._wake_reader, self._wake_writer):
-            if connection is not None:
-                connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _send(self, command: TrialCommand) -> None:
         # A trial that has died is noticed by the next receive.
@@ -162,53 +140,48 @@ class Trial:
     def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
         """The next message, which the listener gets first; None if there is none yet, or the trial ended without."""
         if self._cancelled or self._connection is None or self._process is None:
-            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            self._end(Outcome.CANCELLED)
             return None
-        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
-        ready = wait(watched, timeout=min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S, within_s))
+        left_s = min(max(0.0, self._deadline - time.monotonic()), _LOOK_EVERY_S, within_s)
+        ready = wait([self._connection, self._process.sentinel], timeout=left_s)
         if self._connection not in ready:
-            if self._wake_reader in ready:
-                self._result = self._ended(Outcome.CANCELLED, "cancelled")
-            elif ready and not self._process.is_alive():
-                self._result = self._death()
+            if ready and not self._process.is_alive():
+                self._end_by_death()
             elif time.monotonic() >= self._deadline:
-                self._result = self._time_out()
+                self._time_out()
             return None
         try:
             message = cast("TrialMessage", receive_message(self._connection))
         except GarbageError as error:
-            self._result = self._ended(Outcome.CRASHED, str(error))
+            self._end(Outcome.CRASHED, str(error))
             return None
         except (EOFError, OSError):
-            self._result = self._death()
+            self._end_by_death()
             return None
-        if isinstance(message, Finished):
+        if isinstance(message, messages.Finished):
             self._result = message.result
             self._has_reported = True
-        elif isinstance(message, Activity):
+        elif isinstance(message, messages.Activity):
             self._activity = message.text
-        elif isinstance(message, Inspected):
+        elif isinstance(message, messages.Inspected):
             self._batch_size = message.workload.batch_size
         self._listen(message)
         return message
 
-    def _death(self) -> TrialResult:
+    def _end_by_death(self) -> None:
         """The process ended without a last word: a signal, most often."""
         assert self._process is not None
-        if self._cancelled:
-            return self._ended(Outcome.CANCELLED, "cancelled")
         self._process.join(GRACE_S)
         code = self._process.exitcode
         if code is None or code >= 0:
-            return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
-        number = signal.Signals(-code)
-        ended = f"the trial process was ended by {number.name}"
-        if number is not signal.SIGKILL:
-            return self._ended(Outcome.CRASHED, ended, _BY_SIGNAL)
-        why = "the system kills a process that takes too much memory, unless a person did"
-        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} ({why})")
+            self._end(Outcome.CRASHED, f"the trial process ended with exit code {code}", _LEFT)
+        elif code == -signal.SIGKILL:
+            why = "SIGKILL (the system kills a process that takes too much memory, unless a person did)"
+            self._end(Outcome.OUT_OF_MEMORY, f"the trial process was ended by {why}", "Try a smaller batch size.")
+        else:
+            self._end(Outcome.CRASHED, f"the trial process was ended by {signal.Signals(-code).name}", _BY_SIGNAL)
 
-    def _time_out(self) -> TrialResult:
+    def _time_out(self) -> None:
         # Before it comes to the user's code a trial may not know the signal that asks for its calls.
         calls = innermost_calls(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
         self._kill_group()
@@ -218,17 +191,16 @@ class Trial:
             hint = f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
         hint, calls = advice(calls, hint)
         doing = f" ({self._activity})" if self._activity else ""
-        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint)
-        return replace(result, details=calls) if calls else result
+        self._end(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint, calls)
 
-    def _ended(self, outcome: Outcome, reason: str, hint: str = "") -> TrialResult:
-        return TrialResult(
-            outcome=outcome,
-            reason=reason,
-            hint=hint or _HINTS.get(outcome, "The trial's log may say more."),
-            details=last_words(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
-            log_path=self.spec.log_path,
-        )
+    def _end(self, outcome: Outcome, reason: str = "", hint: str = "", details: str = "") -> None:
+        """Set the result of a trial that has none of its own. Of one that was cancelled it says no more than that."""
+        path = self.spec.log_path
+        if self._cancelled:
+            self._result = TrialResult(Outcome.CANCELLED, "cancelled", log_path=path)
+        else:
+            hint, details = hint or "The trial's log may say more.", details or last_words(path)
+            self._result = TrialResult(outcome, reason, hint, details, log_path=path)
 
     def _kill_group(self) -> None:
         process = self._process
@@ -259,8 +231,6 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
     if spec.environment and spec.world is None:
         replace_program(spec, connection, asked_at)
     main = import_main(connection, spec.log_path)
-    if main is None:
-        return
     if spec.world is not None:
         from advisor.ranks.launcher import launch_main
 

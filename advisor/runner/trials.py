@@ -77,9 +77,7 @@ class Runner:
         """Start a trial that only compiles, to fill the compiler's cache, beside other trials; one at a time."""
         self.end_beside()
         self._stopped_s = 0.0
-        with self._leaving_beside as leaving:
-            self._beside = leaving.enter_context(self.open(spec, lambda message: None))
-            self._leaving_beside = leaving.pop_all()
+        self._beside = self._leaving_beside.enter_context(self.open(spec, lambda message: None))
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
         """The result of the background compilation; None if there is none within the time, or nothing compiles."""

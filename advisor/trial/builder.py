@@ -48,7 +48,6 @@ _COMPILER = "torch._inductor.compile_fx"
 # two: the baseline and the usual stack. A count.
 _TRIAL_BESIDE_IMPORT = 3
 _FEWEST_CORES = 4
-_ENDING_S = 5.0  # the longest wait of a trial for the end of the one before it
 _LOOK_EVERY_S = 0.02
 
 
@@ -60,7 +59,6 @@ def builder_main(
     With ``imports`` only these are imported, and each trial builds the target.
     """
     lead_own_group()
-    multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
     modules, variables = set(sys.modules), dict(os.environ)
     try:
@@ -179,21 +177,10 @@ def _forked(connection: Connection, loop: Loop | None, threads: int) -> BaseProc
     spec, asked_at, leaving = connection.recv()
     handle = recv_handle(connection)
 
-    def wait_for_end() -> None:
-        """Wait until the trial before, if there is one, has given back its memory.
-
-        This one has started CUDA meanwhile: to leave a GPU and to come to it take 0.4 s on an H200.
-        """
-        until = time.monotonic() + _ENDING_S
-        with contextlib.suppress(ProcessLookupError):
-            while leaving and time.monotonic() < until:
-                os.kill(leaving, 0)  # its process is there until the builder has seen its end
-                time.sleep(_LOOK_EVERY_S)
-
     def run() -> None:
         connection.close()
         torch.set_num_threads(threads)
-        trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=wait_for_end)
+        trial_main(spec, Connection(handle), asked_at, loop=loop, leaving=leaving)
 
     trial: BaseProcess = multiprocessing.get_context("fork").Process(target=run, name="trial")
     trial.start()

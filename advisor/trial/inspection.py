@@ -27,6 +27,7 @@ from advisor.step.device_loader import without_last_transforms
 from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_device_problem, rebuild, workers_problem
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
+from advisor.trial.profile.ceilings import float32_matmul
 from advisor.workloads.batches import resizing_problem
 from advisor.workloads.loop import GivenBatches, Loop, describe
 
@@ -122,7 +123,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     types = {str(p.dtype).removeprefix("torch.") for p in loop.model.parameters() if p.is_floating_point()}
     current: dict[str, Value] = {
-        "precision.float32_matmul": _float32_matmul(),
+        "precision.float32_matmul": float32_matmul(),
         "precision.weights": next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32",
         "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -164,14 +165,6 @@ def versions() -> dict[str, str]:
     if "torchvision" in sys.modules:
         found["torchvision"] = str(sys.modules["torchvision"].__version__)
     return found
-
-
-def _float32_matmul() -> str:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        # The user set the newer per-backend switches; the older one then refuses to answer.
-        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def _checkpointing(model: nn.Module) -> str:

@@ -1,12 +1,11 @@
 """A trial, from its first instruction in a process of its own to its last message."""
 
+import contextlib
 import gc
 import math
-import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -23,25 +22,7 @@ from advisor.process.household import lead_own_group
 from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    COMPILING,
-    FIRST_STEPS,
-    MEASURING,
-    PLAIN_LOOP,
-    Activity,
-    Block,
-    BlockDone,
-    Finished,
-    Inspected,
-    Mode,
-    Outcome,
-    Profiled,
-    Ready,
-    RoundTimes,
-    TrialKind,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import Block, Mode, Outcome, RoundTimes, TrialKind, TrialResult, TrialSpec, messages
 from advisor.source.prints import imported_sources
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.loss import LossError, LossForm
@@ -49,33 +30,24 @@ from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.trial.batch_form import batch_form_of, with_own_loss
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement import draws
-from advisor.trial.measurement.clock import (
-    StepClock,
-    WarmUp,
-    latency_of_calls,
-    mean_step_s,
-    measure,
-    merge_uneven,
-    percentiles_of,
-    single_steps_ms,
-    warm_up,
-)
+from advisor.trial.measurement.clock import StepClock, latency_of_calls, measure, merge_uneven, single_steps_ms, warm_up
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import Probe, probe_inference, probe_training
+from advisor.trial.other_loops import packaged_result, reference_result, scored_result, verified_result
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.profiler import compilation_notes, compiled_frames, phases_alone, profile_step
-from advisor.trial.profile.recording import measure_phases
+from advisor.trial.profile.recording import PHASES_LIMIT_S, measure_phases
 from advisor.trial.raised import result_of
-from advisor.trial.timed_loop import components_of, form_of_loss, resident_data, schedules_that_go_on, set_mode, stepper
-from advisor.trial.untimed import reference_result, scored_result
-from advisor.trial.verify import packaged_result, verified_result
+from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, set_mode, stepper
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
-_PHASES_LIMIT_S = 0.6
+# The longest wait for the end of the trial before, and between two looks. Seconds; to leave a GPU takes 0.4 on an H200.
+_ENDING_S = 5.0
+_ENDING_LOOK_S = 0.02
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.
 _PHASES_PATIENCE = 2
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
@@ -86,57 +58,47 @@ _BUDGET_PER_BASELINE = 8
 _LONGEST_TURN = 3
 # What a trial does that does not run the timed loop, but its own steps or those of a plain loop.
 _OTHER_LOOPS = {
-    TrialKind.REFERENCE: (f"{FIRST_STEPS} in a higher precision", reference_result),
+    TrialKind.REFERENCE: (f"{messages.FIRST_STEPS} in a higher precision", reference_result),
     TrialKind.SCORE: ("evaluating the model", scored_result),
     TrialKind.PACKAGE: ("compiling the model to a file", packaged_result),
-    TrialKind.VERIFY: (PLAIN_LOOP, verified_result),
+    TrialKind.VERIFY: (messages.PLAIN_LOOP, verified_result),
 }
 
 
 def trial_main(
-    spec: TrialSpec,
-    connection: Connection,
-    asked_at: float,
-    *,
-    loop: Loop | None = None,
-    wait_for_memory: Callable[[], None] = lambda: None,
+    spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None, leaving: int = 0
 ) -> None:
     """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
 
-    ``loop`` is the workload when it has been built already, by the same steps as here. ``wait_for_memory`` returns when
-    the trial before has given back its own.
+    ``loop`` is the workload when it has been built already, by the same steps as here. ``leaving`` is the process of
+    the trial before where that may still hold its memory.
     """
     startup_s = time.monotonic() - asked_at
     lead_own_group()
-    # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
-    multiprocessing.set_start_method(None, force=True)
     redirect_output(spec.log_path)
     channel = Channel(connection)
     started = time.perf_counter()
     try:
-        result = Stages(spec, channel, loop, wait_for_memory, asked_at + spec.timeout_s).run()
+        result = Stages(spec, channel, asked_at + spec.timeout_s, loop, leaving).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
     if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, and an earlier run of it left its folders
         remove_made_folders()
     flush_streams()
-    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; all results have been sent.
     os._exit(0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The workload under the trial's settings, and the seconds that loading it and applying them took."""
+    """The workload under the trial's settings."""
 
     loop: Loop
-    device: torch.device
     components: Components
     step: TrainStep | InferStep | GraphedStep
     form: LossForm
-    build_s: float
-    prepare_s: float
 
     @property
     def eager(self) -> TrainStep | InferStep:
@@ -148,13 +110,13 @@ class Stages:
     """The stages of a trial, which say what they do. At ``deadline``, of ``time.monotonic()``, it is given up."""
 
     def __init__(
-        self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None], deadline: float
+        self, spec: TrialSpec, channel: Channel, deadline: float, loop: Loop | None = None, leaving: int = 0
     ) -> None:
         self.spec = spec
         self.channel = channel
-        self.loop = loop
-        self.wait_for_memory = wait_for_memory
         self.deadline = deadline
+        self.loop = loop
+        self.leaving = leaving
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
         watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
@@ -165,19 +127,20 @@ class Stages:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
         started = time.perf_counter()
         loop, device = self._load()
-        build_s = time.perf_counter() - started
+        loaded = time.perf_counter()
         if self.spec.kind in _OTHER_LOOPS:
             doing, result_of_loop = _OTHER_LOOPS[self.spec.kind]
             self._say(doing)
             return result_of_loop(loop, device, self.catalog, self.spec)
-        parts = self._applied(loop, device, build_s)
+        parts = self._applied(loop, device)
         began = time.perf_counter()
         batches = self._first_batches(parts)
         probe = self._probe(parts, batches)
         del batches[1:]  # they may lie on the device
         if self.spec.kind is TrialKind.COMPILE:
             return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
-        return self._measured(parts, batches, probe, began)
+        result = self._measured(parts, batches, probe, began)
+        return replace(result, build_s=loaded - started, prepare_s=began - loaded)
 
     def _load(self) -> tuple[Loop, torch.device]:
         self._say("loading the model")
@@ -186,30 +149,33 @@ class Stages:
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
-        self.wait_for_memory()
+        until = time.monotonic() + _ENDING_S
+        with contextlib.suppress(ProcessLookupError):
+            while self.leaving and time.monotonic() < until:
+                os.kill(self.leaving, 0)  # its process is there until the builder has seen its end
+                time.sleep(_ENDING_LOOK_S)
         loop.to(device)
         set_mode(loop)
         return loop, device
 
-    def _applied(self, loop: Loop, device: torch.device, build_s: float) -> _Parts:
+    def _applied(self, loop: Loop, device: torch.device) -> _Parts:
         """The workload under the trial's settings."""
         self._say("applying the settings")
-        started = time.perf_counter()
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         form = form_of_loss(loop, components, self.spec)
         step = captured(make_step(components, loop.loss, form=form), refuse_graph)
-        return _Parts(loop, device, components, step, form, build_s, time.perf_counter() - started)
+        return _Parts(loop, components, step, form)
 
     def _first_batches(self, parts: _Parts) -> list[Any]:
         """The batches of the first steps, which an inspection looks at too."""
         self._say("reading the first batches")
-        components = parts.components
+        components, eager = parts.components, parts.eager
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.kind.inspects:
             draws.check_batches(batches, of_loader=components.has_loader)
-            facts = inspect_loop(parts.loop, parts.device, batches, loss_form=parts.form, step=parts.eager)
-            self.channel.send(Inspected(facts, versions(), imported_sources()))
+            facts = inspect_loop(parts.loop, eager.device, batches, loss_form=parts.form, step=eager)
+            self.channel.send(messages.Inspected(facts, versions(), imported_sources()))
         return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
@@ -220,7 +186,7 @@ class Stages:
         if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
             return Probe(0.0, 0)
         plan, loop = parts.components.plan, parts.loop
-        self._say(FIRST_STEPS if plan.compiles_with == "none" else COMPILING)
+        self._say(messages.FIRST_STEPS if plan.compiles_with == "none" else messages.COMPILING)
         if self.spec.kind is TrialKind.COMPILE:
             config = torch._inductor.config
             config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
@@ -229,13 +195,11 @@ class Stages:
         first_steps = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return first_steps(parts.step, batches, self.spec.stream_seed)
-        except (torch.OutOfMemoryError, AdvisorError):
+        except (torch.OutOfMemoryError, AdvisorError, LossError):
             raise
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
-            if isinstance(error, LossError):
-                raise TargetError(error.message, error.hint) from error
             fits = (
                 f"A batch is {describe(batches[0])}: check that it fits the model and the loss. It is (inputs, target) "
                 "or a dict of keywords, and a loss that takes the model names its first parameter `model`."
@@ -248,11 +212,11 @@ class Stages:
 
         The time since ``began`` counts as warming up or measuring.
         """
-        step, components, spec = parts.step, parts.components, self.spec
-        feed = Feed(resident_data(components), spec.seed)
-        clock = StepClock(parts.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
+        step, eager, loop, components, spec = parts.step, parts.eager, parts.loop, parts.components, self.spec
+        feed = feed_of(components, spec.seed)
+        clock = StepClock(eager.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
-            self._refuse_hopeless(parts.loop, probe.seconds, probe.usual_step_s)
+            self._refuse_hopeless(loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
         queued = feed.queued_batches
         warm = warm_up(
@@ -263,33 +227,37 @@ class Stages:
             earlier_step_s=probe.usual_step_s,
         )
         frames_when_warm = compiled_frames()
-        blocks, single_ms = self._blocks(clock, feed, warm)
+        turns = spec.kind is TrialKind.TURNS  # the other trial waits for its own
+        blocks, single_ms = self._turns(clock, feed, warm.step_s) if turns else self._blocks(clock, warm.step_s)
         if isinstance(step, GraphedStep) and not step.captured:
             refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
-        memory = backend_of(parts.device).memory()
-        single = parts.loop.mode is Mode.INFER and spec.kind is not TrialKind.TURNS  # nobody waits for its turn
-        latency = latency_of_calls(clock, mean_step_s(blocks), spec.measure_s) if single else None
-        notes = (*parts.loop.notes, *self._notes(probe, warm), *compilation_notes(frames_when_warm))
+        memory = clock.backend.memory()
+        latency = latency_of_calls(clock, blocks, spec.measure_s) if loop.mode is Mode.INFER and not turns else None
+        notes = [*loop.notes]
+        if not warm.steady:
+            notes.append("the step time was not steady when the warm-up ended")
+        if probe.skipped_steps:
+            notes.append(f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates")
+        notes += compilation_notes(frames_when_warm)
         step_ms = median(block.step_ms for block in blocks)
-        may_time_phases = self._may_time_phases(blocks)
+        may_time_phases = self._may_time_phases(step_ms)
         if spec.kind is TrialKind.PROFILE:
             self._say("profiling")
             stop_debugging()
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
-            limits: dict[str, float] = {"limit_s": _PHASES_LIMIT_S, "deadline": self.deadline}
-            profile = profile_step(parts.eager, feed, step_ms, trace_path=trace, **limits)
-            self.channel.send(Profiled(with_habits(profile, parts.eager, feed)))
+            profile = profile_step(eager, feed, step_ms, trace_path=trace, deadline=self.deadline)
+            self.channel.send(messages.Profiled(with_habits(profile, eager, feed)))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(Profiled(phases_alone(parts.eager, feed, step_ms, limit_s=_PHASES_LIMIT_S)))
-        loss_form, batch_form = parts.form, batch_form_of(parts.eager, batches[0])
+            self.channel.send(messages.Profiled(phases_alone(eager, feed, step_ms)))
+        loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
             # A loss that is chosen by the outputs gets output and target in an exported file.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         timed = spec.times_phases and may_time_phases
         # Of a script's loop whose step was taken out of it.
-        whole_round = parts.loop.whole_round if spec.kind.inspects and parts.loop.step is None else None
+        whole_round = loop.whole_round if spec.kind.inspects and loop.step is None else None
         rounds: RoundTimes | None = None
         if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
             self._say("timing whole rounds of the loop")
@@ -302,18 +270,14 @@ class Stages:
             operations=probe.operations,
             batch_size=components.batch_size,
             blocks=tuple(blocks),
-            event_step_ms=percentiles_of(single_ms) if single_ms else None,
+            event_step_ms=single_ms,
             latency=latency,
-            peak_allocated_bytes=memory.peak_allocated_bytes,
-            peak_reserved_bytes=memory.peak_reserved_bytes,
-            device_used_bytes=memory.device_used_bytes,
-            build_s=parts.build_s,
-            prepare_s=parts.prepare_s,
+            **asdict(memory),
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            phases=measure_phases(step, feed, limit_s=_PHASES_LIMIT_S) if timed else {},
+            phases=measure_phases(step, feed) if timed else {},
             measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
-            notes=notes,
+            notes=tuple(notes),
             disturbed=self.guards.disturbed,
             energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
             gpu=self.guards.gpu,
@@ -322,20 +286,13 @@ class Stages:
             whole_rounds=rounds,
         )
 
-    def _notes(self, probe: Probe, warm: WarmUp) -> Iterator[str]:
-        """Notes on steps that were not steady, and on updates that were skipped."""
-        if not warm.steady:
-            yield "the step time was not steady when the warm-up ended"
-        if probe.skipped_steps:
-            yield f"the gradient scaler skipped {probe.skipped_steps} of the first {probe.steps} updates"
-
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
         needed_s = spent_s + _FEWEST_BASELINE_STEPS * step_s
         if needed_s < self.spec.timeout_s:
             return
         minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
-        shorter = "smaller samples, by --input SHAPE" if loop.hint and loop.step is None else "less work in it"
+        shorter = "smaller samples, by --input SHAPE, or less work in it"
         if (loop.loader is None or loop.loader.batch_size is not None) and (loop.batch_size or 1) > 1:
             shorter = f"--batch-size {(loop.batch_size or 1) // 2}"
         raise TooSlowError(
@@ -344,35 +301,34 @@ class Stages:
             f"Give it time with --budget {minutes}m, or a shorter step with {shorter}.",
         )
 
-    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> tuple[list[Block], list[float]]:
-        """The timed blocks, and the times of single steps in ms, which turns do not take."""
-        watching = self.guards.watching(clock.backend.identity().uuid)
-        if self.spec.kind is not TrialKind.TURNS:
-            self._say(MEASURING)
-            with watching:
-                timed = measure(
-                    clock,
-                    warm.step_s,
-                    self.spec.measure_s,
-                    at_least_s=self.spec.at_least_s,
-                    report=lambda block: self.channel.send(BlockDone(block)),
-                )
-            return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
-        self.channel.send(Ready())
-        blocks: list[Block] = []
-        with watching:
-            while (seconds := self.channel.next_command()) is not None:
-                steps = clock.steps_of(seconds, warm.step_s, longest_s=_LONGEST_TURN * seconds)
-                if feed.queued_batches:  # workers filled their queue while the other trial had its turn
-                    clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
-                blocks.append(clock.run(steps))
-                self.channel.send(BlockDone(blocks[-1]))
-        return blocks, []
+    def _blocks(self, clock: StepClock, step_s: float) -> tuple[list[Block], tuple[float, float, float] | None]:
+        """The timed blocks, and percentiles of single steps in ms."""
+        self._say(messages.MEASURING)
+        with self.guards.watching(clock.backend.identity().uuid):
+            timed = measure(
+                clock,
+                step_s,
+                self.spec.measure_s,
+                at_least_s=self.spec.at_least_s,
+                report=lambda block: self.channel.send(messages.BlockDone(block)),
+            )
+        return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
 
-    def _may_time_phases(self, blocks: list[Block]) -> bool:
+    def _turns(self, clock: StepClock, feed: Feed, step_s: float) -> tuple[list[Block], None]:
+        """The blocks that the session asks for, in turn with those of another trial."""
+        self.channel.send(messages.Ready())
+        blocks: list[Block] = []
+        while (seconds := self.channel.commands.get()) is not None:
+            steps = clock.steps_of(seconds, step_s, longest_s=_LONGEST_TURN * seconds)
+            if feed.queued_batches:  # workers filled their queue while the other trial had its turn
+                clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
+            blocks.append(clock.run(steps))
+            self.channel.send(messages.BlockDone(blocks[-1]))
+        return blocks, None
+
+    def _may_time_phases(self, step_ms: float) -> bool:
         """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
-        step_s = median(block.step_ms for block in blocks) / 1e3
-        return time.monotonic() + _PHASES_PATIENCE * (_PHASES_LIMIT_S + step_s) < self.deadline
+        return time.monotonic() + _PHASES_PATIENCE * (PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
 
     def _say(self, text: str) -> None:
-        self.channel.send(Activity(text))
+        self.channel.send(messages.Activity(text))

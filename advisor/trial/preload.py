@@ -2,35 +2,28 @@
 
 Nothing here may initialise CUDA or start threads: the fork server forks after it. The fork server ignores Ctrl+C, which
 is meant for the session; so do its children until each leads its own process group. Its other duties are in
-``process/adoption.py``.
+``process/household.py``.
 """
 
 import atexit
 import gc
-import importlib
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started with the signal blocked
 
-from advisor.process import adoption  # noqa: E402
+from advisor.process import household  # noqa: E402
 from advisor.process.meanwhile import collector_waits  # noqa: E402
 
-_MODULES = (
-    "torch",
-    "torch._dynamo",  # every optimizer's constructor imports it: a second in each trial
-    "torchvision",
-    "advisor.trial.main",
-)
-
-_SERVES = adoption.keep()
+_SERVES = household.end_with_session()
 FAILURE: BaseException | None = None
 try:
     with collector_waits():
-        for module in _MODULES:
-            importlib.import_module(module)
         import torch
+        import torch._dynamo  # every optimizer's constructor imports it: a second in each trial
+        import torchvision  # noqa: F401
 
+        import advisor.trial.main  # noqa: F401
         from advisor.recipe.catalog import load_catalog
 
         load_catalog()
@@ -41,6 +34,6 @@ except Exception as error:  # each trial reports it: PyTorch cannot be imported 
 if _SERVES:
     for number in (signal.SIGTERM, signal.SIGHUP):  # until here a signal ends it at once
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, adoption.leave)
-    atexit.register(adoption.end_descendants)
+            signal.signal(number, household.leave)
+    atexit.register(household.end_descendants)
 atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends

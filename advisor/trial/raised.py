@@ -11,7 +11,7 @@ from torch._dynamo.exc import TorchDynamoException
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.records import Cause, Outcome, TrialResult
 from advisor.step.cuda_graph import CaptureError
-from advisor.step.loss import LossCall
+from advisor.step.loss import LossCall, LossError
 from advisor.workloads.entrypoint import message_of, one_line, user_frames
 
 # Messages of errors that have neither a class nor an attribute of their own.
@@ -43,6 +43,8 @@ def result_of(error: BaseException) -> TrialResult:
     elif isinstance(error, AdvisorError):
         outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
         reason, hint, details = error.message, error.hint, error.details
+    elif isinstance(error, LossError):
+        outcome, reason, hint, details = Outcome.FAILED, error.message, error.hint, ""
     else:
         outcome, reason, details = Outcome.FAILED, one_line(error), user_frames(error)
         hint = "The trial's log has the whole story."

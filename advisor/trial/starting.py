@@ -21,13 +21,15 @@ from typing import NoReturn
 from advisor.errors import refusal_of
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
+from advisor.process.logs import redirect_output
 from advisor.records import Finished, Outcome, TrialResult, TrialSpec
 
 # A rank, for torchrun. Its argument is the address to report to; empty for ranks that do not.
 RANK = """\
 from advisor.process.meanwhile import collector_waits
 with collector_waits():
-    from advisor.ranks.rank import main
+    import advisor.trial.preload  # the same start as in the fork server
+    from advisor.ranks.trial import main
 main(sys.argv[2])
 """
 _RESUME = "from advisor.trial.starting import resume\nresume(int(sys.argv[2]), int(sys.argv[3]))\n"
@@ -41,10 +43,11 @@ def program(lines: str, *arguments: object) -> list[str]:
     return [sys.executable, "-P", "-c", lines, json.dumps(sys.path), *map(str, arguments)]
 
 
-def import_main(connection: Connection, log_path: str) -> ModuleType | None:
-    """The module of a trial's stages, which imports PyTorch; None if that fails, and the session has the reason."""
-    preload = sys.modules.get("advisor.trial.preload")
-    failure: BaseException | None = preload.FAILURE if preload is not None else None
+def import_main(connection: Connection, log_path: str) -> ModuleType:
+    """The module of a trial's stages, which imports PyTorch. If that fails, send the reason, and end the process."""
+    from advisor.trial import preload  # a fresh interpreter starts as the fork server did
+
+    failure: BaseException | None = preload.FAILURE
     if failure is None:
         try:
             return importlib.import_module("advisor.trial.main")
@@ -60,15 +63,13 @@ def import_main(connection: Connection, log_path: str) -> ModuleType | None:
     with contextlib.suppress(OSError):
         failed = TrialResult(Outcome.FAILED, f"PyTorch cannot be imported: {reason}", hint, details)
         send_message(connection, Finished(failed))
-    return None
+    sys.exit(1)
 
 
 def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
     """Replace this process with a new Python that has the trial's variables; ``resume`` continues there."""
     lead_own_group()
-    with Path(spec.log_path).open("ab", buffering=0) as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    redirect_output(spec.log_path)
     told = tempfile.TemporaryFile()  # noqa: SIM115 - the new program closes it
     told.write(pickle.dumps((spec, asked_at)))
     told.seek(0)
@@ -81,14 +82,10 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
 
 def resume(channel: int, told: int) -> None:
     """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
-    import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-
     connection = Connection(channel)
     with os.fdopen(told, "rb") as file:
         spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process
-    main = import_main(connection, spec.log_path)
-    if main is not None:
-        main.trial_main(spec, connection, asked_at)
+    import_main(connection, spec.log_path).trial_main(spec, connection, asked_at)
 
 
 def merged_environment(wanted: dict[str, str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
-from advisor.errors import TargetError
 from advisor.inlined.masks import without_empty_masks
 from advisor.process.meanwhile import replaced
 from advisor.recipe import Components
@@ -56,14 +55,14 @@ def set_mode(loop: Loop) -> None:
         loop.model.train(training)
 
 
-def resident_data(components: Components) -> Any:
-    """The data for the steps: the DataLoader itself, or one batch, moved to the device once.
+def feed_of(components: Components, seed: int) -> Feed:
+    """What feeds the steps: the DataLoader, whose first epoch begins under the seed, or one batch, moved once.
 
     Types and layouts are converted in each step, as they would be for each new batch.
     """
     if components.has_loader:
-        return loop_loader(components.data, components.plan)
-    return mover(torch.device(components.plan.device))(components.data)
+        return Feed(loop_loader(components.data, components.plan), seed)
+    return Feed(mover(torch.device(components.plan.device))(components.data))
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
@@ -94,22 +93,18 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
 def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossForm:
     """The form of the loop's loss: the one that the inspection recorded, that of its signature, or one that works.
 
-    Raises TargetError where no form works.
+    Raises LossError where no form works.
     """
     if spec.loss_form:
         return LossForm(spec.loss_form)
     if loop.step is not None:
         return LossForm.STEP
-    if loop.mode is not Mode.TRAIN or (form := form_of(loop.loss)) is LossForm.OWN:
-        return LossForm.OWN
+    form = form_of(loop.loss) if loop.mode is Mode.TRAIN else LossForm.OWN
     if form is not None:
         return form
     assert loop.loss is not None, "without a loss the form is the model's own"
     batch = probe_batches(components.data, spec.seed, components.plan)[0]
-    try:
-        form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
-    except LossError as error:
-        raise TargetError(error.message, error.hint) from error
+    form = form_that_works(loop.loss, loop.model, mover_of(components.plan)(batch))
     loop.notes.append(f"the loss is called as {form.call}: its signature leaves that open, and this works")
     return form
 

@@ -50,17 +50,17 @@ class Loop:
         """The parts that recipes may change; ``data`` feeds them."""
         return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
 
-    def to(self, device: torch.device) -> None:
-        """Move the model to a device, and the modules that the loss is or holds, such as class weights or a teacher.
+    def to(self, place: torch.device | torch.dtype) -> None:
+        """Bring the model to a device or a type, and modules that the loss is or holds: class weights, a teacher.
 
         State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
         """
         for module in (self.model, *objects_near(torch.nn.Module, self.loss)):
-            module.to(device)
+            module.to(place)
         for state in self.optimizer.state.values() if self.optimizer is not None else ():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.dim():  # step counts are scalars, and stay on the host
-                    state[name] = value.to(device)
+            for name, one in state.items():
+                if isinstance(one, torch.Tensor) and one.dim():  # step counts are scalars, and stay as they are
+                    state[name] = one.to(place) if one.is_floating_point() or isinstance(place, torch.device) else one
 
     @property
     def loader(self) -> DataLoader[Any] | None:

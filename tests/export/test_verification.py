@@ -32,7 +32,7 @@ from advisor.records import (
 )
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
-from advisor.trial.verify import verified_result
+from advisor.trial.other_loops import verified_result
 from advisor.workloads.loop import Loop
 
 VERIFIED = Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)

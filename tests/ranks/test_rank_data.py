@@ -31,8 +31,9 @@ def loader():
 def refused(folder, monkeypatch, name, *, count, others):
     """The error of the first of so many ranks; ``others`` says what the rest have where this one has a value."""
     (folder / "target.py").write_text(TARGET, encoding="utf-8")
-    peers = SimpleNamespace(rank=0, size=count, gathered=lambda own: [own, *[others(own)] * (count - 1)])
-    monkeypatch.setattr(ranks, "Peers", lambda device, patience_s: peers)
+    monkeypatch.setattr(ranks, "gathered", lambda own: [own, *[others(own)] * (count - 1)])
+    alone = {"init_process_group": lambda *_, **__: None, "get_rank": lambda: 0, "get_world_size": lambda: count}
+    monkeypatch.setattr(ranks, "dist", SimpleNamespace(**alone))
     target = TargetSpec(f"target.py:{name}", str(folder), device="cpu")
     spec = TrialSpec("t", target, {"parallel.strategy": "ddp"}, 0.1, 0.2, 60.0, "", world=World(count))
     with pytest.raises(TargetError) as error:

@@ -57,11 +57,7 @@ def test_a_loader_that_cannot_be_made_anew_is_read_as_it_is():
 
 @pytest.mark.parametrize(
     ("batches", "problem"),
-    [
-        ([], "yields no batch"),
-        ([torch.ones(2), []], "batch 2 of the DataLoader is empty"),
-        ([torch.ones(0, 2)], "batch 1 of the DataLoader holds no sample"),
-    ],
+    [([], "yields no batch"), ([torch.ones(2), []], "2 .* no sample"), ([torch.ones(0, 2)], "1 .* no sample")],
 )
 def test_batches_that_no_step_can_run_on_are_the_targets_fault(batches, problem):
     with pytest.raises(TargetError, match=problem):

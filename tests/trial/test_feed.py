@@ -14,7 +14,7 @@ from advisor.records import Mode
 from advisor.step.loader import length_of
 from advisor.step.step import make_step
 from advisor.trial.measurement.draws import Feed
-from advisor.trial.timed_loop import resident_data, stepper
+from advisor.trial.timed_loop import feed_of, stepper
 
 
 class Stream(IterableDataset):
@@ -56,7 +56,7 @@ def test_a_resident_batch_is_converted_in_every_step_as_new_ones_would_be(plan, 
             return images
 
     components = Components(Model(), None, torch.ones(2, 3, 4, 4), StepPlan(Mode.INFER, "cpu", **plan), None)
-    feed = Feed(resident_data(components))
+    feed = feed_of(components, 0)
     samples = stepper(make_step(components, None), feed, 1)(3)
     assert samples == 6
     assert feed.next().dtype is torch.float32

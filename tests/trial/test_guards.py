@@ -13,7 +13,7 @@ from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import Block, GpuReading, GpuReadings
 from advisor.trial.measurement import guards
-from advisor.trial.measurement.guards import Guards, disturbance_of_gpu, own_processes, summarised
+from advisor.trial.measurement.guards import Guards, disturbance_of_gpu, own_processes
 
 ME = os.getpid()
 STRANGER = 4_100_001  # numbers of a host, which are none in this namespace
@@ -105,8 +105,11 @@ def test_readings_in_short():
         reading(sm_clock_mhz=1900, temperature_c=61, power_w=500.0, throttle_reasons=(POWER_CAP,)),
         reading(sm_clock_mhz=1600, temperature_c=60, power_w=600.0),
     ]
-    assert summarised(readings) == GpuReadings(61, 1900, 500.0, (POWER_CAP,))
-    assert summarised([GpuReading(UUID)]) == GpuReadings()
+    watch = Guards(watch_gpu=False)
+    watch._readings = readings
+    assert watch.gpu == GpuReadings(61, 1900, 500.0, (POWER_CAP,))
+    watch._readings = [GpuReading(UUID)]
+    assert watch.gpu == GpuReadings()
 
 
 # --- the watch ------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     measure,
     merge_uneven,
-    percentiles_of,
     relative_half_width,
     single_steps_ms,
     steps_in,
@@ -87,13 +86,13 @@ def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
 
 def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
     clock, _ = clock_of(0.002)
-    assert percentiles_of(single_steps_ms(clock, measure(clock, 0.002, 0.05), 0.05)) == pytest.approx((2.0, 2.0, 2.0))
+    assert single_steps_ms(clock, measure(clock, 0.002, 0.05), 0.05) == pytest.approx((2.0, 2.0, 2.0))
 
 
 @pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
 def test_the_latency_of_single_calls(clock_of, step_s, limit_s, calls):
     clock, _ = clock_of(0.001)
-    latency = latency_of_calls(clock, step_s or 1e-6, limit_s)
+    latency = latency_of_calls(clock, [Block(1, 4, step_s or 1e-6)], limit_s)
     assert (latency.calls if latency else None) == calls
     if latency:
         assert (latency.p50_ms, latency.p95_ms, latency.p99_ms) == pytest.approx((1.0, 1.0, 1.0))

@@ -43,18 +43,15 @@ _REPORT_INTERVAL_S = 0.25
 # Least share of a measurement's time that the marks between blocks see. Unitless; the rest is the last wait.
 _SEEN_BY_MARKS = 0.8
 
-# Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
-CycleOf = Callable[[int], int]
-
 
 class StepClock:
     """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    By default each batch is like the next.
+    ``cycle_of(most)`` returns the steps of a cycle in the data of at most so many steps; 1 where batches are alike.
     """
 
     def __init__(
-        self, device: torch.device, run_steps: Callable[[int], int], cycle_of: CycleOf = lambda most: 1
+        self, device: torch.device, run_steps: Callable[[int], int], cycle_of: Callable[[int], int] = lambda most: 1
     ) -> None:
         self.device = device
         self.backend = backend_of(device)
@@ -105,8 +102,9 @@ class StepClock:
         return [Block(steps, count, block_s) for count, block_s in zip(samples, seconds, strict=True)]
 
 
-def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
+def latency_of_calls(clock: StepClock, blocks: Sequence[Block], limit_s: float) -> Latency | None:
     """The latency of single calls, timed separately; None if the least number of calls does not fit in ``limit_s``."""
+    step_s = mean_step_s(blocks)
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
     if calls * step_s > max(limit_s, _CALLS_S):
         return None
@@ -165,13 +163,13 @@ def mean_step_s(blocks: Sequence[Block]) -> float:
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
-def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> list[float]:
-    """The times of single steps; taken from the blocks if steps are long, or each block is one step."""
+def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> tuple[float, float, float]:
+    """Percentiles of the times of single steps; taken from the blocks if steps are long, or each block is one step."""
     step_s = mean_step_s(blocks)
-    if _FEWEST_SINGLE_STEPS * step_s > measure_s or (blocks[0].steps == 1 and len(blocks) >= _FEWEST_SINGLE_STEPS):
-        return [block.step_ms for block in blocks]
-    wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
-    return [block.step_ms for block in clock.blocks(1, lambda done: len(done) >= wanted)]
+    if _FEWEST_SINGLE_STEPS * step_s <= measure_s and (blocks[0].steps > 1 or len(blocks) < _FEWEST_SINGLE_STEPS):
+        wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
+        blocks = clock.blocks(1, lambda done: len(done) >= wanted)
+    return percentiles_of([block.step_ms for block in blocks])
 
 
 def percentiles_of(

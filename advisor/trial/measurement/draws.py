@@ -26,7 +26,6 @@ PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
-_END = object()
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
@@ -78,14 +77,13 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
     if not batches:
         raise no_batch()
     for turn, batch in enumerate(batches, 1):
-        which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
         tensors = list(tensors_of(batch))
-        if batch is None or (isinstance(batch, Mapping | list | tuple) and not batch):
-            raise TargetError(f"{which} is empty ({batch!r}).", "Check the collate function: it has to return samples.")
-        if tensors and not any(tensor.numel() for tensor in tensors):
+        is_empty = batch is None or (isinstance(batch, Mapping | list | tuple) and not batch)
+        if is_empty or (tensors and not any(tensor.numel() for tensor in tensors)):
+            which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
             raise TargetError(
                 f"{which} holds no sample: {describe(batch)}.",
-                "Give batches of at least one sample; leave out the empty ones in the sampler or the collate function.",
+                "Give batches of at least one sample: check the sampler, and what the collate function returns.",
             )
 
 
@@ -113,6 +111,27 @@ def seed_all(seed: int) -> None:
     seed_host(seed)
 
 
+def _epochs(loader: Any, seed: int | None) -> Iterator[Any]:
+    """The batches of a loader without end. Raises TargetError when it fails, or when an epoch yields nothing."""
+    if seed is not None:
+        seed_host(seed)
+    served, earlier = 0, -1
+    while served > earlier:
+        earlier = served
+        try:
+            for batch in loader:  # the workers of an epoch have ended before those of the next start
+                served += 1
+                yield batch
+        except Exception as error:
+            raise loader_failure(error, served + 1) from error
+    if not served:
+        raise no_batch()
+    raise TargetError(
+        f"the DataLoader yields nothing after its first {served} batches: its dataset can be read once only.",
+        "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
+    )
+
+
 class Feed:
     """Batches from a loader, epoch after epoch, or the one resident batch again and again.
 
@@ -120,45 +139,13 @@ class Feed:
     """
 
     def __init__(self, data: Any, seed: int | None = None) -> None:
-        self._data = data
-        self._seed = seed
         # An exported Python file wraps a loader in a class of its own.
         self._loader: Any = data if is_loader(data) or is_loader(getattr(data, "loader", None)) else None
-        self._iterator: Iterator[Any] | None = None
-        self._served = 0
+        self._batches = itertools.repeat(data) if self._loader is None else _epochs(self._loader, seed)
 
     def next(self) -> Any:
         """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
-        if self._loader is None:
-            return self._data
-        if self._iterator is None:
-            if self._seed is not None:
-                seed_host(self._seed)
-            self._iterator = iter(self._loader)
-        batch = self._drawn()
-        if batch is _END:
-            # Dropped first, as a `for` loop does: its workers have ended before those of the next epoch start.
-            self._iterator = None
-            self._iterator = iter(self._loader)
-            batch = self._drawn()
-        if batch is _END and not self._served:
-            raise no_batch()
-        if batch is _END:
-            raise TargetError(
-                f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once "
-                "only.",
-                "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
-            )
-        self._served += 1
-        return batch
-
-    def _drawn(self) -> Any:
-        """The epoch's next batch, or ``_END``. Raises TargetError when the loader fails."""
-        assert self._iterator is not None
-        try:
-            return next(self._iterator, _END)
-        except Exception as error:
-            raise loader_failure(error, self._served + 1) from error
+        return next(self._batches)
 
     @property
     def resident(self) -> bool:

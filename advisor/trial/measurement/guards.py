@@ -9,17 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from advisor.machine.hardware import (
-    NVML,
-    POWER_CAP,
-    SLOWDOWNS,
-    GpuGauges,
-    Nvml,
-    NvmlUnavailableError,
-    compute_pids,
-    own_pids,
-    process_name,
-)
+from advisor.machine import hardware
 from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
@@ -48,9 +38,9 @@ class Guards:
     Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
-    def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: Nvml = NVML) -> None:
+    def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: hardware.Nvml = hardware.NVML) -> None:
         self._nvml = nvml if watch_gpu else None
-        self._before = compute_pids(nvml) if watch_gpu else frozenset[int]()
+        self._before = hardware.compute_pids(nvml) if watch_gpu else frozenset[int]()
         self._own = frozenset[int]()
         self._beside = frozenset(() if beside is None else (beside,))
         self._readings: list[GpuReading] = []
@@ -60,7 +50,15 @@ class Guards:
     @property
     def gpu(self) -> GpuReadings | None:
         """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
-        return summarised(self._readings) if self._readings else None
+        if not self._readings:
+            return None
+        clocks, watts = _known(self._readings, "sm_clock_mhz"), _known(self._readings, "power_w")
+        return GpuReadings(
+            temperature_c=max(_known(self._readings, "temperature_c"), default=None),
+            sm_clock_mhz=round(median(clocks)) if clocks else None,
+            power_w=fmean(watts) if watts else None,
+            throttle_reasons=_throttle_reasons(self._readings),
+        )
 
     @contextmanager
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
@@ -70,12 +68,12 @@ class Guards:
         only then. A GPU that NVML does not know is not read.
         """
         gauges = None
-        with suppress(NvmlUnavailableError):
-            gauges = GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
+        with suppress(hardware.NvmlUnavailableError):
+            gauges = hardware.GpuGauges(gpu_uuid, self._nvml) if self._nvml and gpu_uuid else None
         if gauges is None:
             yield
             return
-        self._own = frozenset(own_pids())
+        self._own = frozenset(hardware.own_pids())
         self._readings.append(gauges.read())
         ended = threading.Event()
 
@@ -93,7 +91,7 @@ class Guards:
             ended.set()
             thread.join()
         self._readings.append(gauges.read())
-        self._own |= own_pids()  # workers that were started meanwhile
+        self._own |= hardware.own_pids()  # workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
             self._energy_j = energy_end - energy_start
         ours = own_processes(self._readings, self._before, self._own, self._beside)
@@ -125,21 +123,10 @@ def own_processes(
     return frozenset() if beside else appeared
 
 
-def summarised(readings: Sequence[GpuReading]) -> GpuReadings:
-    """Readings in short, for the result."""
-    clocks, watts = _known(readings, "sm_clock_mhz"), _known(readings, "power_w")
-    return GpuReadings(
-        temperature_c=max(_known(readings, "temperature_c"), default=None),
-        sm_clock_mhz=round(median(clocks)) if clocks else None,
-        power_w=fmean(watts) if watts else None,
-        throttle_reasons=_throttle_reasons(readings),
-    )
-
-
 def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slowdown_c: int | None) -> str:
     """The disturbances in these readings: phrases joined by semicolons, or an empty string."""
     phrases = [_others(readings, ours)] if ours and readings else []
-    if reasons := [reason for reason in _throttle_reasons(readings) if reason in SLOWDOWNS]:
+    if reasons := [reason for reason in _throttle_reasons(readings) if reason in hardware.SLOWDOWNS]:
         phrases.append(f"the GPU slowed itself down ({', '.join(reasons)})")
     highest_mhz = max(_known(readings, "sm_clock_mhz"), default=0)
     fallen = [
@@ -148,7 +135,7 @@ def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slo
         if after.sm_clock_mhz is not None
         and after.sm_clock_mhz < (1 - _SM_CLOCK_FALL) * highest_mhz
         # A clock that is low for the trial's own power or pauses is not yet up in the next reading.
-        and not any(reading.idle or POWER_CAP in reading.throttle_reasons for reading in (before, after))
+        and not any(reading.idle or hardware.POWER_CAP in reading.throttle_reasons for reading in (before, after))
     ]
     if fallen:
         phrases.append(f"the GPU's SM clock fell from {highest_mhz} to {min(fallen)} MHz without a power cap")
@@ -166,7 +153,9 @@ def _others(readings: Sequence[GpuReading], ours: frozenset[int]) -> str:
     told = [reading.sm_percent for reading in readings[1:] if reading.sm_percent] or [readings[0].sm_percent]
     percent, pid = max(((use, pid) for busy in told for pid, use in busy.items() if pid in strangers), default=(0, 0))
     if percent >= _COMPUTING_PERCENT:
-        return f"another process (pid {pid}, {process_name(pid)}) used up to {percent} % of the GPU {_MEANWHILE}"
+        return (
+            f"another process (pid {pid}, {hardware.process_name(pid)}) used up to {percent} % of the GPU {_MEANWHILE}"
+        )
     came = any(after - before for before, after in pairwise(listings))
     return f"another process came to the GPU {_MEANWHILE}" if came else ""
 

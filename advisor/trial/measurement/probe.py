@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from advisor.recipe.plan import StepPlan
 from advisor.records.trials import MOST_SKIPPED_STEPS
@@ -21,7 +20,7 @@ _CACHES = "transformers.cache_utils"
 _HALF = (torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Probe:
     """The results of the first steps. ``seconds`` is the time of the ``steps`` alone.
 
@@ -31,8 +30,8 @@ class Probe:
     for none.
     """
 
-    seconds: float
-    steps: int
+    seconds: float = 0.0
+    steps: int = 0
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
     skipped_steps: int = 0
@@ -57,37 +56,28 @@ def probe_training(
     """
     model = getattr(getattr(step, "step", step), "model", None)  # a captured step holds the step that it captured
     seed_all(seed)
-    losses: list[float] = []
-    step_s: list[float] = []
-    skipped = 0
-    with contextlib.closing(_FirstOutput(model, step)) as output:
-        for batch in batches:
-            while True:
-                scale, started = _scale_of(step), time.perf_counter()
-                loss = float(step(batch))
-                step_s.append(time.perf_counter() - started)
-                # The scale falls when, and only when, an update is skipped.
-                if scale is None or (_scale_of(step) or 0.0) >= scale:
-                    break
-                skipped += 1
-                if skipped > MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
-                    break
-            losses.append(loss)
-            output.close()
-            usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
-            if usual_and_one_more_s > limit_s and len(losses) >= fewest:
+    probe, step_s, scaler = Probe(), list[float](), getattr(step, "scaler", None)
+    sample_no_more = _sample_first_output(probe, model, step)
+    for batch in batches:
+        while True:
+            scale, started = scaler.get_scale() if scaler is not None else 0.0, time.perf_counter()
+            loss = float(step(batch))
+            step_s.append(time.perf_counter() - started)
+            # The scale falls when, and only when, an update is skipped.
+            if scaler is None or scaler.get_scale() >= scale:
                 break
-    seconds, several = sum(step_s), len(step_s) > 1
-    return Probe(
-        seconds=seconds,
-        steps=len(step_s),
-        losses=tuple(losses),
-        outputs=output.sample,
-        skipped_steps=skipped,
-        usual_step_s=(seconds - max(step_s)) / (len(step_s) - 1) if several else seconds,
-        operations=output.operations,
-        loss_at=output.loss_at,
-    )
+            probe.skipped_steps += 1
+            if probe.skipped_steps > MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
+                break
+        probe.losses += (loss,)
+        sample_no_more()  # again after a forward pass that was undone, and the removal of the hook with it
+        usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
+        if usual_and_one_more_s > limit_s and len(probe.losses) >= fewest:
+            break
+    probe.seconds, probe.steps = sum(step_s), len(step_s)
+    several = probe.steps > 1
+    probe.usual_step_s = (probe.seconds - max(step_s)) / (probe.steps - 1) if several else probe.seconds
+    return probe
 
 
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
@@ -110,12 +100,6 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     seconds = time.perf_counter() - started
     usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
-
-
-def _scale_of(step: Any) -> float | None:
-    """The present scale of a step's gradient scaler, None where it has none."""
-    scaler = getattr(step, "scaler", None)
-    return float(scaler.get_scale()) if scaler is not None else None
 
 
 @torch.no_grad()
@@ -155,36 +139,31 @@ def operations_behind(output: Any) -> int:
     return sum(bool(operation.next_functions) for operation in found)  # a parameter has none behind it
 
 
-class _FirstOutput:
-    """The model's output in the first step, sampled as soon as it is there: a later step may overwrite it."""
+def _sample_first_output(probe: Probe, model: nn.Module | None, step: Any) -> Callable[[], None]:
+    """Have the model's output sampled in the first step, as soon as it is there: a later step may overwrite it.
 
-    def __init__(self, model: nn.Module | None, step: Any) -> None:
-        self.sample: tuple[float, ...] = ()
-        self.operations = 0
-        self.loss_at = ""
-        self._handle: RemovableHandle | None = None
-        plan = getattr(step, "plan", None)
-        # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
-        traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)
-        if model is not None and not traced and not isinstance(model, torch.jit.ScriptModule):
-            self._handle = model.register_forward_hook(self._take)
+    Return what ends that before the next step.
+    """
+    plan = getattr(step, "plan", None)
+    # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
+    traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)
+    if model is None or traced or isinstance(model, torch.jit.ScriptModule):
+        return lambda: None
 
-    def close(self) -> None:
-        """Remove the hook: no later output is sampled."""
-        if self._handle is not None:
-            self._handle.remove()  # again after a forward pass that was undone, and the removal with it
-
-    def _take(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def take(module: nn.Module, inputs: Any, output: Any) -> None:
         if torch.compiler.is_compiling():  # a compiler of the user's own would trace what follows
             return
         with contextlib.suppress(RuntimeError):  # inside ``torch.func`` an output has no values
             parts = output.values() if isinstance(output, Mapping) else output
             if isinstance(output, Mapping | list | tuple):  # without a Hugging Face decoder's, which a setting decides
                 parts = [part for part in parts if type(part).__module__ != _CACHES]
-            self.sample = sample_of(parts)
-            self.operations = operations_behind(output)
-            self.loss_at = place_of_loss(output)
-        self.close()  # a captured step waits until no hook comes or goes
+            probe.outputs = sample_of(parts)
+            probe.operations = operations_behind(output)
+            probe.loss_at = place_of_loss(output)
+        handle.remove()  # a captured step waits until no hook comes or goes
+
+    handle = model.register_forward_hook(take)
+    return handle.remove
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ What finds no room in memory is left out.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 
@@ -40,16 +40,12 @@ def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = m
         return Ceilings({})
     backend = backend_of(device)
     free = backend.free_bytes()
-    room_bytes = _ROOM_SHARE * (host_info().memory_available_bytes if free is None else free)
+    room_bytes = int(_ROOM_SHARE * (host_info().memory_available_bytes if free is None else free))
     # The types that recipes can choose, and the one that the step has.
     names = ["float32", *(["tf32"] if backend.float32_in_tf32() else []), "bfloat16"]
     names += ["float16"] if backend.has_memory else []
-    return measure_ceilings(device, list(dict.fromkeys([*names, str(dtype).removeprefix("torch.")])), int(room_bytes))
-
-
-def measure_ceilings(device: torch.device, types: Sequence[str], room_bytes: int) -> Ceilings:
-    """Measure the products of these types and the other ceilings, within ``room_bytes`` of memory."""
-    products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
+    names += [own] if (own := str(dtype).removeprefix("torch.")) not in names else []
+    products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in names}
     number = torch.zeros(1)
     return Ceilings(
         matmul_flops_per_s={name: rate for name, rate in products.items() if rate},
@@ -104,10 +100,13 @@ def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     return min(times)
 
 
-def products_in_tf32() -> bool:
-    """Whether matrix products of float32 run in TF32 on CUDA."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return torch.get_float32_matmul_precision() != "highest" if precision is None else precision == "tf32"
+def float32_matmul() -> str:
+    """How matrix products of float32 run on CUDA, in the words of ``torch.set_float32_matmul_precision``."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # The user set the newer per-backend switches; the older one then refuses to answer.
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def convolutions_in_tf32() -> bool:

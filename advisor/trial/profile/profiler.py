@@ -2,13 +2,14 @@
 
 import contextlib
 import math
-import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,7 +22,7 @@ from advisor.step.batch import tensors_of
 from advisor.step.compile import is_compiled
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.draws import Feed
-from advisor.trial.profile.ceilings import convolutions_in_tf32, machine_ceilings, products_in_tf32
+from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, machine_ceilings
 from advisor.trial.profile.recording import measure_phases, record_step
 
 # A step that takes longer is recorded without one before it. Milliseconds.
@@ -29,20 +30,14 @@ _LONG_STEP_MS = 1000.0
 
 
 def profile_step(
-    step: TrainStep | InferStep,
-    feed: Feed,
-    step_ms: float,
-    *,
-    limit_s: float,
-    trace_path: str = "",
-    deadline: float = math.inf,
+    step: TrainStep | InferStep, feed: Feed, step_ms: float, *, trace_path: str = "", deadline: float = math.inf
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    ``limit_s`` is for the phases. A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's
-    ceilings are not measured shortly before ``deadline``, of ``time.monotonic()``.
+    A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's ceilings are not measured shortly
+    before ``deadline``, of ``time.monotonic()``.
     """
-    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s))
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
     measured = with_work(measured, step, feed)
     if step.device.type != "cpu":
@@ -55,7 +50,7 @@ def profile_step(
     dtype: torch.dtype = own if casts == "none" else getattr(torch, casts)
     # By default convolutions of float32 run in TF32, and matrix products do not.
     convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
-    in_tf32 = convolutions_in_tf32() if convolving else products_in_tf32()
+    in_tf32 = convolutions_in_tf32() if convolving else float32_matmul() != "highest"
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
     ceilings = machine_ceilings(step.device, dtype, left_s=deadline - time.monotonic())
@@ -71,9 +66,9 @@ def profile_step(
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
 
-def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
+def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> Profile:
     """A profile of the phases alone; it names a bottleneck only where that is the wait for data."""
-    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms, limit_s), phases_alone=True)
+    measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms), phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
         return measured
@@ -100,13 +95,13 @@ def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Pro
     return measured
 
 
-def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float, limit_s: float) -> dict[str, float]:
+def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str, float]:
     """The phases; if workers load the data, with the timed loop's wait for data.
 
     Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
     loop the wait is at least the rest of the step after the other phases.
     """
-    phases = measure_phases(step, feed, limit_s=limit_s)
+    phases = measure_phases(step, feed)
     if not feed.queued_batches:
         return phases
     others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)
@@ -163,20 +158,16 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
 
 
 # Allocate, or look at a tensor's description: nothing is moved.
-_MOVES_NOTHING = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
-)
+_MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
 # Of their first tensor they read (or, in place, write) only as much as the others are large.
-_PICK = frozenset({"embedding", "_embedding_bag", "gather", "index", "index_select", "take"})
-_PLACE = frozenset({"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"})
+_PICK = {"embedding", "_embedding_bag", "gather", "index", "index_select", "take"}
+_PLACE = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}
 # Overwrite what they are given without reading it.
-_OVERWRITE = frozenset(
-    {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
-)
+_OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
 
 
 # What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
-_FROM_PYTHON = frozenset({"lift_fresh", "lift_fresh_copy", "lift"})
+_FROM_PYTHON = {"lift_fresh", "lift_fresh_copy", "lift"}
 
 
 class TrafficCounter(TorchDispatchMode):
@@ -253,20 +244,19 @@ _SAYS_WHY = "TORCH_LOGS=recompiles shows the reasons"
 
 def compiled_frames() -> int:
     """The number of frames that have been compiled in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo.counters["frames"]["total"] if dynamo is not None else 0
+    return int(counters["frames"]["total"])
 
 
 def compilation_notes(warm: int) -> tuple[str, ...]:
     """Notes on what was compiled in this process. ``warm`` counts the compiled frames at the end of the warm-up."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
     frames = compiled_frames()
-    if dynamo is None or not frames:
+    if not frames:
         return ()
     notes = []
-    problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
-    breaks = [_headline(problem) for problem in problems if _LIMIT not in problem]
-    if count := max(len(breaks), len(dynamo.counters["resumes"])):
+    problems = {**counters["graph_break"], **counters["unimplemented"]}
+    lines = [problem.strip().partition("\n")[0] for problem in problems if _LIMIT not in problem]
+    breaks = [textwrap.shorten(line, _LONGEST_REASON, placeholder=" …") for line in lines]
+    if count := max(len(breaks), len(counters["resumes"])):
         distinct = format_first(list(dict.fromkeys(filter(None, breaks))), _REASONS_SHOWN, "; ")
         notes.append(f"{counted(count, 'graph break')}{f': {distinct}' if distinct else ''}")
     if again := frames - warm:
@@ -278,8 +268,3 @@ def compilation_notes(warm: int) -> tuple[str, ...]:
             "values that change from step to step belong into tensors"
         )
     return tuple(notes)
-
-
-def _headline(text: str) -> str:
-    line = text.strip().partition("\n")[0].strip()
-    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"

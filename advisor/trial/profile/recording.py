@@ -16,6 +16,8 @@ from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 
+# Usual time for the phases. Seconds.
+PHASES_LIMIT_S = 0.6
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
 # The part of a step that is replayed as one graph.
@@ -40,7 +42,9 @@ _FAMILIES = {
 }
 
 
-def measure_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
+def measure_phases(
+    step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float = PHASES_LIMIT_S
+) -> dict[str, float]:
     """Milliseconds per phase over several synchronised steps. A captured step has two phases: batch and replay.
 
     Phases are medians, but the wait for data is a mean: if every fourth batch takes long, the median wait is zero
@@ -143,13 +147,12 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
 
 def outermost_calls(events: Iterable[Any]) -> int:
     """Count the operators that no other operator called: nested calls cost less."""
-    count = 0
-    for event in filter(_is_operator, events):
+
+    def is_called(event: Any) -> bool:
         parent = event.cpu_parent
-        while parent is not None and not _is_operator(parent):
-            parent = parent.cpu_parent
-        count += parent is None
-    return count
+        return parent is not None and (_is_operator(parent) or is_called(parent))
+
+    return sum(not is_called(event) for event in events if _is_operator(event))
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:

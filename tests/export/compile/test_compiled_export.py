@@ -13,7 +13,7 @@ from advisor.experiment.request import Request
 from advisor.judging.numerics import distance
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
-from advisor.trial.verify import packaged_result, verified_result
+from advisor.trial.other_loops import packaged_result, verified_result
 from advisor.workloads.loop import Loop
 
 CPU = torch.device("cpu")

@@ -68,7 +68,7 @@ def test_what_to_do_where_no_fork_server_can_be_started(spec, monkeypatch):
 def test_only_an_end_of_the_fork_server_is_told_as_pytorchs_import(imports_nothing, monkeypatch):
     made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
     monkeypatch.setattr(made, "start", lambda: os.open(os.devnull + "/none", os.O_RDONLY))
-    with pytest.raises(fork_server.StartError, match=r"\(NotADirectoryError .*\)$"):
+    with pytest.raises(OSError, match=r"\(NotADirectoryError .*\)$"):
         fork_server.start(made)
 
 
@@ -205,7 +205,7 @@ def test_an_import_may_take_as_long_as_the_budget(imports_for_long):
 def test_an_import_ends_with_the_budget(imports_for_long):
     imports_for_long(10 * SOON_S)
     started = time.monotonic()
-    with pytest.raises(fork_server.ImportsTooLongError, match="PyTorch was not imported within 1 s"):
+    with pytest.raises(TimeoutError, match="PyTorch was not imported within 1 s"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)), within_s=1.0)
     assert time.monotonic() - started < SOON_S
 
@@ -214,5 +214,5 @@ def test_an_import_ends_with_the_budget(imports_for_long):
 def test_an_import_that_ends_python_is_told_as_that(imports_for_long, name):
     """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign, and a limit."""
     imports_for_long(0, f"os.kill(os.getpid(), {getattr(signal, name):d})")
-    with pytest.raises(fork_server.StartError, match="python -c 'import torch'"):
+    with pytest.raises(OSError, match="python -c 'import torch'"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))
