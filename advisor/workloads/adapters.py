@@ -17,7 +17,7 @@ from advisor.workloads.hubs.exported import Exported
 
 for found in pkgutil.iter_modules(hubs.__path__):
     import_module(f"{hubs.__name__}.{found.name}")
-ADAPTERS = tuple(sorted((kind() for kind in Adapter.__subclasses__()), key=lambda adapter: adapter.order))
+ADAPTERS = tuple(kind() for kind in Adapter.__subclasses__())
 
 
 def named(target: str) -> tuple[Adapter, str] | None:
@@ -31,7 +31,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
             raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
         return adapter, name
     if Path(target).suffix in EXPORTED:
-        return next(a for a in ADAPTERS if isinstance(a, Exported)), target
+        return Exported(), target
     return None
 
 

@@ -191,7 +191,7 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
-    note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
+    note = f"a batch of {size} samples, sized for {machine}; --batch-size N sets another, --input its samples"
     return size, note
 
 

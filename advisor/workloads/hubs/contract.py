@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,7 @@ from advisor.errors import TargetError
 from advisor.records import Place, TargetSpec
 from advisor.workloads.workload import Workload
 
-_NEAREST_SHOWN = 5
+_NAMES_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Samples:
     """Made-up batches for a model that came without data.
 
     ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
-    ``counts`` is the unit of the batch size; ``fixed_size`` is the only one that the samples have.
+    ``fixed_size`` is the only size that the samples have.
     """
 
     make: Callable[[int], Any]
@@ -49,15 +49,12 @@ class Samples:
     loss: Callable[..., Any] | None = None
     optimizer: Callable[..., Any] | None = None
     notes: tuple[str, ...] = ()
-    counts: str = "samples"
     fixed_size: int | None = None
 
 
 class Adapter:
     """The knowledge about one library. Nothing imports the library before a target needs it."""
 
-    #: Its turn among all to be asked what an object is: libraries that build on others come before those.
-    order = 100
     #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
@@ -87,22 +84,12 @@ class Adapter:
         return importlib.import_module(f"{self.package}{submodule}")
 
 
-def unknown_name(name: str, library: str, known: Iterable[str], hint: str = "") -> TargetError:
+def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
     """The error for a name that a library does not have, with the nearest of its names."""
-    known = tuple(known)
-    near = nearest(name, known)
     names = sorted(set(known))
-    some = f"It has {len(names)}, such as {', '.join(names[:_NEAREST_SHOWN])}."
-    answer = f"Did you mean {', '.join(near)}?" if near else "" if hint else some
-    return TargetError(f"{library} has no model {name!r}.", " ".join(filter(None, (answer, hint))))
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are spelled most like a wanted one."""
-    names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=_NEAREST_SHOWN, cutoff=0.6)
-    inside = [other for other in names if len(name) > 2 and (name.lower() in other.lower())]
-    return list(dict.fromkeys([*close, *inside]))[:_NEAREST_SHOWN]
+    near = get_close_matches(name, names, _NAMES_SHOWN)
+    some = f"It has {len(names)}, such as {', '.join(names[:_NAMES_SHOWN])}."
+    return TargetError(f"{library} has no model {name!r}.", f"Did you mean {', '.join(near)}?" if near else some)
 
 
 def options_of(spec: TargetSpec) -> dict[str, Any]:

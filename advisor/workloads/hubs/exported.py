@@ -21,7 +21,6 @@ _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made fro
 class Exported(Adapter):
     """A file instead of a module: the model in it, with the example inputs that it holds."""
 
-    order = 10
     package = "torch"
 
     def load(self, name: str, spec: TargetSpec) -> Any:

@@ -20,7 +20,6 @@ _GRAPH_INPUTS = ["x", "edge_index"]
 class Geometric(Adapter):
     """Models of graphs. There are no names: the builders need the numbers of features."""
 
-    order = 80
     package = "torch_geometric"
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
@@ -40,4 +39,4 @@ class Geometric(Adapter):
             with torch.no_grad():
                 make = with_labels(graph, model(*graph(_FEW_NODES)), _FEW_NODES)
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
-        return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)
+        return Samples(make or graph, trains=make is not None, notes=(note,), fixed_size=nodes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Mode, TargetSpec, Value
 from advisor.workloads.guess import runs_on_gpu
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
+from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, options_of
+from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_text
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 
 _FLOAT_BYTES = 4
@@ -36,7 +37,6 @@ _USUAL_PROMPT = 32  # tokens, unless --input says otherwise
 class HuggingFace(Adapter):
     """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
 
-    order = 30
     prefix = "hf"
     example = "hf:bert"
     package = "transformers"
@@ -88,7 +88,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_in(name, transformers.CONFIG_MAPPING)
     if kind is None:
-        near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
+        near = get_close_matches(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture, such as "
@@ -129,7 +129,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
         if holder is None:
-            near = nearest(key, {other for part in holders for other in vars(part) if not other.startswith("_")})
+            near = get_close_matches(key, {other for part in holders for other in vars(part)})
             hint = f"Did you mean {', '.join(near)}?" if near else "Leave it out."
             raise TargetError(f"the configuration of {name} has no {key!r}.", hint)
         setattr(holder, key, value)
@@ -215,7 +215,7 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
             f"a prompt of {length} tokens and {new_tokens} new ones do not fit into the {room} positions of {name}.",
             f"Generate fewer, as in `-- {_OPTION}={max(1, room - length)}`, or give shorter prompts with --input 1x8.",
         )
-    made = prompts(model, replace(spec, input_shape=None), length)
+    made = ModelInputs(model, replace(spec, input_shape=None), length).inputs
     settings = model.generation_config
     settings.eos_token_id = None  # every prompt is continued to the same length
     settings.pad_token_id = settings.pad_token_id or 0

@@ -28,7 +28,6 @@ _AUTOCAST = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 class Lightning(Adapter):
     """LightningModules, also with a DataModule or a DataLoader, and a Trainer, in any order."""
 
-    order = 40
     package = "lightning"
 
     def workload(self: Adapter, value: Any, spec: TargetSpec) -> Any:
@@ -49,7 +48,6 @@ class Lightning(Adapter):
 class PytorchLightning(Adapter):
     """The same under the library's older name."""
 
-    order = 50
     package = "pytorch_lightning"
     workload = Lightning.workload
 

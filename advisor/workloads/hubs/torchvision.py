@@ -26,7 +26,6 @@ _FLOW_DECAY = 0.8
 class Torchvision(Adapter):
     """``torchvision:NAME``, and models of its classes."""
 
-    order = 70
     prefix = package = "torchvision"
     example = "torchvision:resnet50"
 

@@ -28,7 +28,6 @@ _SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 class Ultralytics(Adapter):
     """``ultralytics:NAME``, and YOLO objects."""
 
-    order = 20
     prefix = package = "ultralytics"
     example = "ultralytics:yolov8n"
 
