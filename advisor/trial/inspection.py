@@ -90,7 +90,7 @@ def inspect_loop(
         parameter_shapes=len({p.shape for p in parameters}),
         empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
-        clip_norm=loop.clip_norm,
+        clip_norm=loop.clip_grad,
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
         conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),

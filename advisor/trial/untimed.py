@@ -47,7 +47,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
         return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
     precision = _raise_precision(loop)
-    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
+    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_grad)
     components = loop.components(plan, loop.data)
     # The user's declared settings without those that round, and without compilation, which only takes time here.
     kept = {key: value for key, value in loop.current.items() if not catalog.by_key(key).expensive}

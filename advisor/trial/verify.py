@@ -137,7 +137,7 @@ def applied_step(
     if loop.mode is Mode.INFER:
         return tuning.infer(model), data
     loss_form = None if loop.loss is None else spec.loss_form
-    return tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_norm, loss_form=loss_form), data
+    return tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_grad, loss_form=loss_form), data
 
 
 def _parts(loop: Loop) -> tuple[list[nn.Module], list[Any]]:

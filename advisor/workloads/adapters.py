@@ -48,19 +48,19 @@ def with_samples(workload: Adapted, spec: TargetSpec) -> Adapted:
     made = (adapter.samples(workload.model, spec, train=train) for adapter in _present())
     samples = next((one for one in made if one is not None), None) or guess.samples(workload.model, spec)
     if wanted is None:
-        has_more = workload.loss is not None or workload.optimizer is not None
-        wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
+        trains = samples.mode or workload.loss is not None or workload.optimizer is not None
+        wanted = Mode.TRAIN if trains else Mode.INFER
     size, note = guess.batch_size_for(workload.model, samples, wanted, spec)
     training = wanted is Mode.TRAIN
     return replace(
         workload,
-        data=samples.make,
+        data=samples.data,
         loss=samples.loss if training and workload.loss is None else workload.loss,
         optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
         mode=wanted.value,
         notes=[*workload.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
-        hint=guess.hint_for(workload.model, samples.make, size),
+        hint=guess.hint_for(workload.model, samples.data, size),
     )
 
 

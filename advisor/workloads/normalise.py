@@ -58,30 +58,15 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not workload.notes:
         notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
-    loop = Loop(
-        model=workload.model,
-        data=data,
-        loss=workload.loss,
-        optimizer=None,
-        mode=mode,
-        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples,
-        make_batch=make_batch,
-        current=dict(workload.current),
-        notes=notes,
-        clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=_HINT if workload.step is not None else workload.hint,
-        step=workload.step,
-        trainer=workload.trainer,
-        places=workload.places,
-        whole_round=workload.whole_round,
-    )
+    loop = Loop(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+    loop.data, loop.make_batch, loop.mode, loop.notes = data, make_batch, mode, notes
+    loop.batch_size = (data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples
     if loop.step is not None:
         found = [_checked_optimizer(one) for one in (*_listed(workload.optimizers), *_listed(workload.optimizer))]
         loop.optimizer = found[0] if len(found) == 1 else Together(found) if found else None
-        loop.loss_text = "inside your own step"
+        loop.hint, loop.loss_text = _HINT, "inside your own step"
         return loop
-    if mode is Mode.TRAIN:
-        loop.optimizer = _optimizer(workload, notes)
+    loop.optimizer = _optimizer(workload, notes) if mode is Mode.TRAIN else None
     unnamed = "none" if mode is Mode.INFER else "chosen by the outputs and targets"
     loop.loss_text = unnamed if loop.loss is None else losses.describe_loss(loop.loss)
     return loop

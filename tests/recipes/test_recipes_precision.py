@@ -110,7 +110,7 @@ def test_complex_numbers_are_not_made_real():
 
 
 def loop_of(model):
-    return Loop(model, batches(1)[0], None, None, Mode.INFER, 8)
+    return Loop(model, batches(1)[0], None, None, Mode.INFER, batch_size=8)
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])

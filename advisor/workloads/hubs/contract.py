@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import ModuleType
@@ -21,10 +21,13 @@ _NAMES_SHOWN = 5
 
 @dataclass(slots=True)
 class Adapted(Workload):
-    """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default.
+    """A workload that an adapter made, with what the user did not say.
 
-    ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin. The
-    other fields are those of :class:`~advisor.workloads.loop.Loop`.
+    ``notes`` say what was assumed on the user's behalf. ``usual_size`` is the batch size by default. ``samples`` are
+    those of a step whose batch does not show them, such as the index at which its samples begin. ``hint`` says what to
+    do when the model does not take the batch; empty where the user gave the batch. ``trainer`` is the library whose
+    trainer runs the loop, empty without one. ``places`` are those of the user's files where settings can be written.
+    ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -34,22 +37,6 @@ class Adapted(Workload):
     trainer: str = ""
     places: tuple[Place, ...] = ()
     whole_round: tuple[Any, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Made-up batches for a model that came without data.
-
-    ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
-    ``fixed_size`` is the only size that the samples have.
-    """
-
-    make: Callable[[int], Any]
-    trains: bool
-    loss: Callable[..., Any] | None = None
-    optimizer: Callable[..., Any] | None = None
-    notes: tuple[str, ...] = ()
-    fixed_size: int | None = None
 
 
 class Adapter:
@@ -70,8 +57,12 @@ class Adapter:
         """Return what ``value`` means: a Workload, or a model. None where it is not one of this library's objects."""
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Return made-up batches for a model of this library; None where it is not."""
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+        """Return made-up batches for a model of this library, with a loss if it needs one; None for other models.
+
+        ``data`` makes a batch of a given size, where there is one ``usual_size`` only of that. ``mode`` is ``train``
+        where the batches can be trained on.
+        """
         return None
 
     def imported(self, submodule: str = "") -> ModuleType:

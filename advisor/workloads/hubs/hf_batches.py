@@ -5,17 +5,16 @@ Shapes come from the configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
 from advisor.errors import TargetError
-from advisor.records import TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.step.batch import ForwardInputs, map_tensors
 from advisor.workloads.guess import counted_run, noise, runs_on_gpu, typed, whole_numbers
-from advisor.workloads.hubs.contract import Samples, check_input
+from advisor.workloads.hubs.contract import Adapted, check_input
 from advisor.workloads.hubs.hf_classes import labels_of, parts_of, text_of
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
@@ -30,6 +29,7 @@ _USUAL_SIDE = 224
 _FRAMES_HEARD = 200  # of a spectrogram whose length is free
 _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _BINS = 80  # of a spectrogram, by the usual number; the other one follows
+_FREE_BINS = ("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
 _USUAL_STEPS = 512  # of a model that takes a series of any length
 _USUAL_HORIZON = 24
@@ -42,7 +42,7 @@ _INPUTS = ("input_ids", "pixel_values", "input_values", "input_features", "past_
 Batch = dict[str, Any]
 
 
-def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
+def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     given, longest = spec.input_shape, longest_text(model)
     made = ModelInputs(model, spec, min(longest, _LENGTH if runs_on_gpu(spec) else _SHORT))
@@ -54,8 +54,8 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
                 f"a text of {given[-1]} tokens is too long for {type(model).__name__}, which takes {longest}.",
                 f"Give a shorter one, as in --input {given[0]}x{longest}.",
             )
-    make = partial(made.batch, made.kind_of_labels() if train else "")
-    trains = bool(make.args[0])
+    labels = made.kind_of_labels() if train else ""
+    make, trains = partial(made.batch, labels), bool(labels)
     if train and not trains:  # some compute a loss without labels, as masked autoencoders do
         counted = counted_run(model, make(_COUNTED))
         loss = getattr(counted[0], "loss", None) if counted else None
@@ -64,7 +64,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     notes = ["random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)]
     if train and not trains:
         notes.append(f"labels that fit the loss of {type(model).__name__} are not known")
-    return Samples(make, trains=trains, optimizer=_ADAMW, notes=tuple(notes))
+    return Adapted(data=make, mode=Mode.TRAIN if trains else None, optimizer=_ADAMW, notes=notes)
 
 
 def longest_text(model: Any) -> int:
@@ -149,7 +149,7 @@ class ModelInputs:
                 longest = self._get("max_length")
                 return (longest, bins) if bins and longest else (self._get("audio_channels", default=1), _SOUND_LENGTH)
             case "input_features":  # spectrograms of the length that the model takes, where its configuration says one
-                free = self._get("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
+                free = self._get(*_FREE_BINS)
                 positions = self._get("max_source_positions")
                 if bins and positions and not free:
                     return (bins, 2 * positions)  # two convolutions, the second with a stride of two

@@ -19,7 +19,7 @@ from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Mode, TargetSpec, Value
 from advisor.workloads.guess import runs_on_gpu
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, options_of
+from advisor.workloads.hubs.contract import Adapted, Adapter, options_of
 from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_text
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 
@@ -70,7 +70,7 @@ class HuggingFace(Adapter):
             return of_trainer(value)
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         import transformers
 
         plain: Any = model

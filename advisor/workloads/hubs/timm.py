@@ -8,7 +8,7 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples
-from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 
 class Timm(Adapter):
@@ -24,7 +24,7 @@ class Timm(Adapter):
         model: nn.Module = timm.create_model(name, pretrained=False, **options_of(spec))
         return model
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         config: Any = getattr(model, "pretrained_cfg", None)
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None

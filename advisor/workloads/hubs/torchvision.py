@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.records import TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import image_samples, momentum, noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
@@ -39,7 +39,7 @@ class Torchvision(Adapter):
         offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
         return build(weights=None, **offline, **options_of(spec))
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         room, _, rest = type(model).__module__.partition(".models.")
         if room != "torchvision":
             return None
@@ -55,7 +55,8 @@ class Torchvision(Adapter):
                 return (*pair, noise(size, 2, height, width)) if train else pair
 
             note = f"two images of {height}x{width}"
-            return Samples(make, trains=train, loss=flow_loss, optimizer=momentum, notes=(note,))
+            mode = Mode.TRAIN if train else None
+            return Adapted(data=make, mode=mode, loss=flow_loss, optimizer=momentum, notes=[note])
         if kind == "detection":
             return _detection(model, spec, train=train)
         return image_samples(model, _shape(kind, spec), train=train)
@@ -76,7 +77,7 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
 
-def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
+def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
     """Images of ``--input`` or of the size that the model's own transform produces, with a few boxes each.
 
     Masks and key points come with them where the model has heads for those.
@@ -105,13 +106,13 @@ def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
         return noise(size, *shape)
 
     if not train:
-        return Samples(images, trains=False)
-    return Samples(
-        lambda size: (images(size), [target() for _ in range(size)]),
-        trains=True,
+        return Adapted(data=images)
+    return Adapted(
+        data=lambda size: (images(size), [target() for _ in range(size)]),
+        mode=Mode.TRAIN,
         loss=detection_loss,
         optimizer=momentum,
-        notes=(f"random images with {_BOXES} boxes each; the loss is the sum of the model's own",),
+        notes=[f"random images with {_BOXES} boxes each; the loss is the sum of the model's own"],
     )
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 _SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
@@ -63,7 +63,7 @@ class Ultralytics(Adapter):
             parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
         return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         from ultralytics.cfg import cfg2dict
         from ultralytics.utils import DEFAULT_CFG_DICT
 
@@ -80,17 +80,17 @@ class Ultralytics(Adapter):
             return noise(size, channels, height, width).sigmoid()
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
-            return Samples(images, trains=False, notes=(note,))
+            return Adapted(data=images, notes=[note])
         # As its trainer does: the weights of its losses, and the number of classes.
         network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **cfg2dict(getattr(network, "args", None) or {})})
         if not hasattr(network, "nc"):
             network.nc = _classes(network)
-        return Samples(
-            lambda size: {"img": images(size), **_truth(network, size, height, width)},
-            trains=True,
+        return Adapted(
+            data=lambda size: {"img": images(size), **_truth(network, size, height, width)},
+            mode=Mode.TRAIN,
             loss=yolo_loss,
             optimizer=_SGD,
-            notes=(f"{note}, the network's own loss",),
+            notes=[f"{note}, the network's own loss"],
         )
 
 
