@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _LONGEST_SAID = 300
-# The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
+# The line of a traceback that names its exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
@@ -89,8 +90,7 @@ def load_target(spec: TargetSpec) -> Loop:
 def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
     check_target(spec.target, spec.directory)
-    by_name = named(spec.target)
-    if by_name is not None:
+    if (by_name := named(spec.target)) is not None:
         adapter, name = by_name
         hint = _OPTIONS if spec.arguments else _BY_NAME
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
@@ -186,17 +186,13 @@ def one_line(error: BaseException) -> str:
     another thread, process or language, as those of PyTorch's replicas, of its compiler's processes and of TorchScript,
     it is that one's own line.
     """
-    lines = [line.strip() for line in message_of(error).strip().splitlines()]
-    told = lines[:1] if lines and lines[0].startswith("CUDA error: ") else lines
-    text, name = " ".join(" ".join(told).split()), type(error).__name__
+    lines, name = [line.strip() for line in message_of(error).strip().splitlines()], type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):
-        text = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])
-        if any(line.startswith(_TRACEBACKS[0]) for line in lines) or text.startswith(f"{name}:"):
-            name = ""
-    if len(text) > _LONGEST_SAID:
-        cut = text[:_LONGEST_SAID]
-        text = f"{cut.rpartition(' ')[0] or cut} …"
-    return ": ".join(filter(None, (name, text)))
+        lines = [next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])]
+    elif lines and lines[0].startswith("CUDA error: "):
+        lines = lines[:1]
+    text = shorten(" ".join(lines), _LONGEST_SAID, placeholder=" …")
+    return text if text.startswith(f"{name}:") else ": ".join(filter(None, (name, text)))
 
 
 def user_frames(error: BaseException) -> str:
@@ -206,8 +202,8 @@ def user_frames(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         # The line that does not parse has no frame: the exception itself names it.
         return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
-    shown = (own or list(frames))[-_FRAMES_SHOWN:]
-    return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
+    shown = (own or frames)[-_FRAMES_SHOWN:]
+    return "".join(traceback.format_list(shown)) + one_line(error)
 
 
 def _import(module: str, directory: str) -> ModuleType:
@@ -249,11 +245,10 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            named = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
-            here = module.__name__
-            own = (name for name, one in named.items() if getattr(one, "__module__", here) == here)  # not imported
-            public = sorted(name for name in own if not name.startswith("_"))
-            shown = ", ".join(public[:_NAMES_SHOWN]) or "nothing public"
+            values = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
+            here = module.__name__  # others are imported
+            own = (name for name, one in values.items() if getattr(one, "__module__", here) == here)
+            shown = ", ".join(sorted(name for name in own if name[0] != "_")[:_NAMES_SHOWN]) or "nothing public"
             raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
         found = getattr(found, part)
     return found
@@ -264,11 +259,8 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
-    required = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
     # The config may have another name, such as cfg or args, where it is the only argument that is needed.

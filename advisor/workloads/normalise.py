@@ -6,7 +6,7 @@ Parts are told apart by their kinds, in any order and under the usual names.
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,26 +93,21 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
             )
         usual = workload.usual_size or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
-        made, make = data(size), cast("Callable[[int], Any]", data)
+        made: Any = data(size)
         if not isinstance(made, DataLoader):
             _check_batch(made, "the result of the target's data function")
-            return made, make
+            return made, data
         data = made
-    if isinstance(data, DataLoader):
-        if spec.batch_size in (None, data.batch_size):
-            return data, None
-        try:
-            return rebuild(data, batch_size=spec.batch_size), None
-        except RefusedError as error:
-            raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
-    _check_batch(data, "the target's data")
-    if not spec.batch_size or spec.batch_size == batch_size_of(data):
+    is_loader, wanted = isinstance(data, DataLoader), spec.batch_size
+    if not is_loader:
+        _check_batch(data, "the target's data")
+    if wanted in (None, data.batch_size if is_loader else batch_size_of(data)):
         return data, None
     try:
-        return resize_batch(data, spec.batch_size), None
-    except ValueError as error:
+        return rebuild(data, batch_size=wanted) if is_loader else resize_batch(data, wanted), None
+    except (RefusedError, ValueError) as error:
         raise TargetError(
-            f"--batch-size cannot be applied: {error}.",
+            f"--batch-size cannot be applied: {str(error).rstrip('.')}.",
             "Leave --batch-size out, or return a function that makes a batch of a size.",
         ) from error
 
@@ -130,18 +125,14 @@ def _check_batch(batch: Any, what: str) -> None:
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
-    if workload.step is not None:
-        mode = Mode(workload.mode) if workload.mode else Mode.TRAIN
-        if spec.mode not in (None, mode):
-            raise TargetError(
-                f"--mode {spec.mode} does not fit: the target's own step is for {mode.value}.",
-                "Leave --mode out, or return another step with its mode.",
-            )
-        return mode
-    if spec.mode is not None:
-        return spec.mode
-    if workload.mode is not None:
-        return Mode(workload.mode)
+    own_step, said = workload.step is not None, workload.mode or Mode.TRAIN
+    if own_step and spec.mode not in (None, said):
+        raise TargetError(
+            f"--mode {spec.mode} does not fit: the target's own step is for {said}.",
+            "Leave --mode out, or return another step with its mode.",
+        )
+    if spec.mode or workload.mode or own_step:
+        return Mode(spec.mode or said)
     if workload.loss is not None or workload.optimizer is not None:
         return Mode.TRAIN
     if not workload.model.training:
@@ -164,8 +155,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(both, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
-    is_made = isinstance(given, Optimizer) or not callable(given)
-    made = _checked_optimizer(given if is_made else given(both))
+    made = _checked_optimizer(given(both) if callable(given) else given)
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",

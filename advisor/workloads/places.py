@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import inspect
 import itertools
 import linecache
 import sys
@@ -37,25 +38,16 @@ def call_in_users_code() -> Place | None:
         frame = frame.f_back
     if frame is None or is_library(frame.f_code.co_filename):
         return None
-    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,))
-    if None in positions:
-        return None
-    line, end_line, column, end_column = map(int, positions)  # type: ignore[arg-type]
-    return _place("", frame.f_code.co_filename, line, column, end_line, end_column)
-
-
-def _place(kind: str, file: str, *where: int, **more: Any) -> Place:
-    """A place by Python's positions, whose columns count bytes."""
-    line, column, end_line, end_column = where
-    before, last = linecache.getline(file, line).encode()[:column], linecache.getline(file, end_line).encode()
-    columns = [len(text.decode(errors="replace")) for text in (before, last[:end_column])]
-    return Place(kind, file, line, columns[0], end_line, columns[1], **more)
+    positions = inspect.getframeinfo(frame, context=0).positions
+    return None if positions is None or None in positions else _at("", frame.f_code.co_filename, positions)
 
 
 def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Place:
-    """The place of a node, or of all from one to another."""
+    """The place of a node, or of all from one to another. Python's columns count bytes."""
     end = first if last is None else last
-    return _place(kind, file, first.lineno, first.col_offset, end.end_lineno, end.end_col_offset, **more)
+    ends = ((first.lineno, first.col_offset), (end.end_lineno, end.end_col_offset))
+    before = [linecache.getline(file, line).encode()[:column].decode(errors="replace") for line, column in ends]
+    return Place(kind, file, first.lineno, len(before[0]), end.end_lineno, len(before[1]), **more)
 
 
 # --- where the parts are made ---------------------------------------------------------------------------------------

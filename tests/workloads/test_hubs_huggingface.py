@@ -188,3 +188,9 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("where their shapes fit" in note for note in larger.notes)
+
+
+def test_generation_says_how_many_tokens_a_step_makes():
+    loop = load("hf:gpt2", "n_layer=1", "n_embd=16", "n_head=2", "vocab_size=50", "generate=3", batch_size=2)
+    assert loop.mode is Mode.INFER
+    assert loop.step(loop.data).shape == (2, 32 + loop.step.new_tokens) == (2, 35)

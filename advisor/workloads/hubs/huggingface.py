@@ -23,7 +23,6 @@ from advisor.workloads.hubs.contract import Adapted, Adapter, options_of
 from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_text
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 
-_FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
@@ -149,11 +148,11 @@ def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
 def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
     """A model of a configuration. Raises TargetError where the machine has no room for it."""
     kind, infers = class_for(config), spec.mode is Mode.INFER
-    numbers = 0
+    weights = 0
     if not runs_on_gpu(spec):
         with torch.device("meta"):
-            numbers = sum(parameter.numel() for parameter in kind(config).parameters())
-    needed, room = _FLOAT_BYTES * numbers * (1 if infers else _TRAIN_COPIES), psutil.virtual_memory().total
+            weights = sum(parameter.nbytes for parameter in kind(config).parameters())
+    needed, room = weights * (1 if infers else _TRAIN_COPIES), psutil.virtual_memory().total
     if needed >= _MOST_OF_MEMORY * room:
         raise TargetError(
             f"{'Inference' if infers else 'Training'} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this "
@@ -222,8 +221,10 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
     if settings.decoder_start_token_id is None:
         settings.decoder_start_token_id = getattr(model.config, "decoder_start_token_id", None)
 
-    def step(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
+    def generate(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
         return model.generate(**batch, do_sample=False, max_new_tokens=new_tokens)
 
+    step: Any = generate
+    step.new_tokens = new_tokens  # by which the report counts tokens
     notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
     return Adapted(model=model.eval(), data=made, mode=Mode.INFER.value, step=step, notes=notes, usual_size=1)

@@ -68,11 +68,10 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
     if spec.input_shape is not None:
         return spec.input_shape[1:]
-    name, preprocessing = spec.target.rpartition(":")[2], dict[str, Any]()
-    with contextlib.suppress(ValueError):
-        weights: Any = next(iter(models.get_model_weights(name)), None)
-        preprocessing = getattr(getattr(weights, "transforms", None), "keywords", {})
-    crop = preprocessing.get("crop_size") or preprocessing.get("resize_size") or _USUAL_SIZE
+    crop: Any = _USUAL_SIZE
+    with contextlib.suppress(ValueError, StopIteration):  # a model of the user's own, or one without weights
+        weights: Any = next(iter(models.get_model_weights(spec.target.rpartition(":")[2])))
+        crop = weights.transforms.keywords.get("crop_size") or weights.transforms.keywords.get("resize_size", crop)
     height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 

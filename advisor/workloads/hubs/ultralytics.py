@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -64,8 +63,7 @@ class Ultralytics(Adapter):
         return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
-        from ultralytics.cfg import cfg2dict
-        from ultralytics.utils import DEFAULT_CFG_DICT
+        from ultralytics.cfg import get_cfg
 
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
@@ -81,10 +79,7 @@ class Ultralytics(Adapter):
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
             return Adapted(data=images, notes=[note])
-        # As its trainer does: the weights of its losses, and the number of classes.
-        network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **cfg2dict(getattr(network, "args", None) or {})})
-        if not hasattr(network, "nc"):
-            network.nc = _classes(network)
+        network.args, network.nc = get_cfg(), network.yaml["nc"]  # as its trainer does: the weights of its losses
         return Adapted(
             data=lambda size: {"img": images(size), **_truth(network, size, height, width)},
             mode=Mode.TRAIN,
@@ -100,22 +95,17 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
     return total.sum()
 
 
-def _classes(network: Any) -> int:
-    return int(getattr(network.model[-1], "nc", 0)) or int(network.yaml.get("nc", 1000))
-
-
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
     """Made-up labels for the images, in the form that the task's loss reads."""
     head = network.model[-1]
     kind = type(head).__name__
-    classes = _classes(network)
     if kind == "Classify":
-        return {"cls": whole_numbers(classes, size)}
+        return {"cls": whole_numbers(network.nc, size)}
     boxes = size * _BOXES
     centres = 0.3 + 0.4 * noise(boxes, 2).sigmoid()
     truth = {
         "batch_idx": torch.arange(size).repeat_interleave(_BOXES).float(),
-        "cls": whole_numbers(classes, boxes, 1).float(),
+        "cls": whole_numbers(network.nc, boxes, 1).float(),
         "bboxes": torch.cat([centres, torch.full((boxes, 2), 0.2)], 1),
     }
     if kind.startswith("Segment"):
