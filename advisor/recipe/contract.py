@@ -326,10 +326,6 @@ class Recipe:
         """The numerics class of one value: that which the card says for all, or as in "changed in training"."""
         return self._numerics_in.get(mode, self.numerics)
 
-    def rounding(self, value: Value) -> float:
-        """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
-        return self.roundings.get(value, 0.0)
-
     def environment(self, value: Value) -> Mapping[str, str]:
         """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
         return {}

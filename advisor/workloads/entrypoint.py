@@ -54,8 +54,7 @@ _EXITS = (
     "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
     "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
 )
-_OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
-_BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
+_BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`, mend what stands there, or name a folder of hf:."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
 _RANKS = (
@@ -92,8 +91,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     check_target(spec.target, spec.directory)
     if (by_name := named(spec.target)) is not None:
         adapter, name = by_name
-        hint = _OPTIONS if spec.arguments else _BY_NAME
-        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
+        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), _BY_NAME)
     if spec.target.endswith(WORKLOAD_SUFFIX):
         sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
         found = load_function(spec.target, spec.directory)

@@ -68,7 +68,7 @@ def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Adapted
     try:
         scores = main_output(output)
     except TypeError:
-        return Adapted(data=inputs)
+        scores = torch.empty(0)
     if scores.dim() < 2 or scores.shape[0] != size or 0 in scores.shape:
         return Adapted(data=inputs)
     classes, rest = scores.shape[1], scores.shape[2:]

@@ -242,8 +242,6 @@ def _kind_of(value: Any) -> str:
         return "loss"
     if isinstance(value, nn.Module):
         return "model"
-    if isinstance(value, tuple | list) and any(isinstance(part, nn.Module) for part in value):
-        return ""
     is_batch = isinstance(value, torch.Tensor | Mapping | tuple | list) and any(True for _ in tensors_of(value))
     return "data" if isinstance(value, DataLoader) or is_batch else ""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import inspect
 import itertools
 import linecache
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -21,11 +20,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
-from advisor.process.meanwhile import replaced
 from advisor.python import trees
 from advisor.python.functions import as_function, only_noting
 from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
+from advisor.workloads.scripts.running import patched
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
@@ -64,21 +63,17 @@ class BuildWatch:
     def watching(self, function: Any) -> Iterator[None]:
         """Watch what the function does inside this context."""
         tracing, code = sys.gettrace(), getattr(function, "__code__", None)
-
-        def noting(original: Any) -> Any:
-            def make(made: Any, *args: Any, **kwargs: Any) -> None:
-                original(made, *args, **kwargs)
-                if call := call_in_users_code():
-                    self._made[made] = call
-
-            return functools.wraps(original)(make)
-
-        with contextlib.ExitStack() as stack:
-            for owner in (Optimizer, DataLoader):
-                stack.enter_context(replaced(owner, "__init__", noting(owner.__init__)))
+        with patched((Optimizer, "__init__", self._on_new), (DataLoader, "__init__", self._on_new)):
             sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
-            stack.callback(sys.settrace, tracing)
-            yield
+            try:
+                yield
+            finally:
+                sys.settrace(tracing)
+
+    def _on_new(self, original: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        if call := call_in_users_code():
+            self._made[made] = call
 
     def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "return":

@@ -72,8 +72,7 @@ class HuggingFace(Adapter):
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         import transformers
 
-        plain: Any = model
-        plain = plain.get_base_model() if hasattr(plain, "get_base_model") else plain  # peft's wrapper
+        plain: Any = getattr(model, "get_base_model", lambda: model)()  # of peft's wrapper
         if not isinstance(plain, transformers.PreTrainedModel):
             return None
         return hf_samples(plain, spec, train=train)
