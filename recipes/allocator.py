@@ -31,7 +31,6 @@ _FRAGMENTED = 1.1
 
 class Allocator(Recipe):
     key = "memory.allocator"
-    values = tuple(_CONFIGURATIONS)
     devices = CUDA
     stage = Stage.ENVIRONMENT
     saves_memory = True

@@ -39,7 +39,6 @@ class DebugOff(Recipe):
             "nvtx_ranges.__enter__()  # nvtx_ranges.__exit__(None, None, None) after the loop\n"
         ),
     }
-    values = tuple(codes)
     attacks = frozenset({Bottleneck.LAUNCH})
     stage = Stage.GLOBAL
     keeps_code = True  # autograd looks while the step runs

@@ -30,7 +30,6 @@ class EmptyCache(Recipe):
         "every_step": "torch.cuda.empty_cache()  # after each step\n",
         "every_step_with_del": "del inputs, targets\ntorch.cuda.empty_cache()  # after each step\n",
     }
-    values = tuple(codes)
     plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA

@@ -53,7 +53,6 @@ else:
 
 class Float8(Recipe):
     key = "precision.float8"
-    values = ("none", *_GRANULARITY)
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     stage = Stage.MODEL

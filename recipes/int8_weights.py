@@ -35,7 +35,6 @@ class Int8Weights(Recipe):
             "quantize_(model, Int8WeightOnlyConfig())\n"
         ),
     }
-    values = tuple(codes)
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     stage = Stage.MODEL

@@ -39,7 +39,6 @@ optimizer = timm.optim.{cls}([{name: group[name] for name in kept} for group in 
 
 class LargeBatchOptimizer(Recipe):
     key = "optimizer.class"
-    values = ("default", "lars", "lamb")
     modes = TRAINING
     stage = Stage.OPTIMIZER
     codes = {

@@ -30,7 +30,6 @@ class LossSync(Recipe):
         "every_step": "loss_value = loss.item()  # after each step; the host waits here\n",
         "accumulated": "loss_sum += loss.detach()  # after each step; loss_sum.item() after the epoch\n",
     }
-    values = tuple(codes)
     plan_field = "loss_item"
     modes = TRAINING
     devices = CUDA

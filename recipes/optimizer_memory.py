@@ -40,7 +40,6 @@ _KEPT_BY_ADAM = '("params", "lr", "betas", "eps", "weight_decay")'
 
 class OptimizerMemory(Recipe):
     key = "optimizer.state"
-    values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.OPTIMIZER

@@ -47,7 +47,6 @@ for block in model.children():
 fully_shard(model)
 """,
     }
-    values = tuple(codes)
     plan_field = "strategy"
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})

@@ -31,7 +31,6 @@ class ZeroGrad(Recipe):
         "zeros": "optimizer.zero_grad(set_to_none=False)\n",
         "manual": "for parameter in model.parameters():\n    parameter.grad = None\n",
     }
-    values = tuple(codes)
     plan_field = "zero_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})

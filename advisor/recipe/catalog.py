@@ -211,11 +211,7 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
 def _builtin() -> Mapping[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
-        module = importlib.import_module(f"{_PACKAGE}.{info.name}")
-        try:
-            _add_recipes_of(module, recipes)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"recipes/{info.name}.py: {error}") from error
+        _add_recipes_of(importlib.import_module(f"{_PACKAGE}.{info.name}"), recipes)
     return recipes
 
 

@@ -104,9 +104,9 @@ class Recipe:
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
     the first line of the card and its ``numerics`` the first word of that section, unless it says others.
-    ``values``: all that the setting may be; a switch need not say it. Settings files are checked against them, tests
-    try each, and the table of recipes lists them. ``default``: PyTorch's own value; the first of ``values``, and False
-    for a switch, unless it says another.
+    ``values``: all that the setting may be; a switch need not say it, nor one that has words and ``codes`` for each.
+    Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``:
+    PyTorch's own value; the first of ``values``, and False for a switch, unless it says another.
     ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, unless it
     says another.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
@@ -127,6 +127,7 @@ class Recipe:
     ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
     ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
     ``conflicts``: a value, a key and a value of another setting that do not go together, and the reason.
+    ``implies``: other settings that a value brings with it where they are not set themselves.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -174,6 +175,7 @@ class Recipe:
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
     conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
+    implies: ClassVar[Mapping[Value, Values]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
     calls: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -192,6 +194,8 @@ class Recipe:
                 }
             if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles):
                 cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP
+            if not cls.values and any(isinstance(value, str) for value in cls.codes):
+                cls.values = tuple(cls.codes)
             if not hasattr(cls, "default"):
                 cls.default = cls.values[0] if isinstance(cls.values, tuple) and cls.values else False
             if isinstance(cls.default, bool) and not cls.values:
@@ -308,10 +312,6 @@ class Recipe:
     def cost(self, value: Value) -> float:
         """The duration of an expensive recipe's trial, relative to its usual value."""
         return 1.0
-
-    def implies(self, value: Value) -> Values:
-        """Other settings that a value brings with it where they are not set themselves."""
-        return {}
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""

@@ -28,7 +28,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
     adapter = next((one for one in ADAPTERS if separator and one.prefix and one.prefix == prefix), None)
     if adapter is not None:
         if not name:
-            raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
+            raise TargetError(f"{target} lacks a model's name.", "Write it after the colon, as in timm:resnet50.")
         return adapter, name
     if Path(target).suffix in EXPORTED:
         return Exported(), target

@@ -261,20 +261,16 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
-    config = "config" if "config" in parameters else required[0] if len(required) == 1 else ""
-    if config and spec.config is not None and {*required} <= {config}:
-        return found(**{config: spec.config})
-    if required == ["config"]:
-        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    if required:
-        needed = ", ".join(name for name in required if name != "config")
+    others = [name for name in required if name != "config"]
+    if others:
         raise TargetError(
-            f"{attribute} needs the arguments {needed}.",
+            f"{attribute} needs the arguments {', '.join(others)}.",
             "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
             "name an instance: mymodel.py:model.",
         )
-    return found()
+    if required and spec.config is None:
+        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+    return found() if "config" not in parameters or spec.config is None else found(config=spec.config)
 
 
 @contextlib.contextmanager

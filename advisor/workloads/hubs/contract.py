@@ -46,8 +46,6 @@ class Adapter:
     prefix = ""
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
-    #: A name that the library has, with the prefix.
-    example = ""
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Return the model that ``name`` names. Raises TargetError where there is none."""

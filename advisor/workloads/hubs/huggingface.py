@@ -37,7 +37,6 @@ class HuggingFace(Adapter):
     """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
 
     prefix = "hf"
-    example = "hf:bert"
     package = "transformers"
 
     def load(self, name: str, spec: TargetSpec) -> Any:

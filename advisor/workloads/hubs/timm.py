@@ -15,7 +15,6 @@ class Timm(Adapter):
     """``timm:NAME``, and models that timm built."""
 
     prefix = package = "timm"
-    example = "timm:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         timm = self.imported()

@@ -27,7 +27,6 @@ class Torchvision(Adapter):
     """``torchvision:NAME``, and models of its classes."""
 
     prefix = package = "torchvision"
-    example = "torchvision:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         models = self.imported(".models")

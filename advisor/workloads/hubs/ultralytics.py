@@ -28,7 +28,6 @@ class Ultralytics(Adapter):
     """``ultralytics:NAME``, and YOLO objects."""
 
     prefix = package = "ultralytics"
-    example = "ultralytics:yolov8n"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Build the network of ``name`` from its YAML, or read the weights that lie in a file."""
