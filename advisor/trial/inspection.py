@@ -77,8 +77,6 @@ def inspect_loop(
         families={name: count for name, count in families.items() if count},
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
-        # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
-        resizable_batch=(loop.batch_size if loop.loader is None else loop.loader.batch_size) is not None and not fixed,
         resizing_problem=fixed,
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,

@@ -200,9 +200,7 @@ def runs_on_gpu(spec: TargetSpec) -> bool:
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
-        bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-        if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
-            return ran
+        batch = {name: value for name, value in batch.items() if not name.endswith("mask")}
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     empty: dict[int, Any] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
     for one in model.parameters():  # the counter would follow gradients, though none are made
