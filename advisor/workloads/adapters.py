@@ -43,21 +43,18 @@ def interpreted(value: Any, spec: TargetSpec) -> Any:
 
 def with_samples(workload: Adapted, spec: TargetSpec) -> Adapted:
     """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
-    wanted = spec.mode or (Mode(workload.mode) if workload.mode else None)
-    train = wanted is not Mode.INFER
+    train = (spec.mode or workload.mode) != Mode.INFER
     made = (adapter.samples(workload.model, spec, train=train) for adapter in _present())
     samples = next((one for one in made if one is not None), None) or guess.samples(workload.model, spec)
-    if wanted is None:
-        trains = samples.mode or workload.loss is not None or workload.optimizer is not None
-        wanted = Mode.TRAIN if trains else Mode.INFER
-    size, note = guess.batch_size_for(workload.model, samples, wanted, spec)
-    training = wanted is Mode.TRAIN
+    has_more = workload.loss is not None or workload.optimizer is not None
+    mode = Mode(spec.mode or workload.mode or samples.mode or (Mode.TRAIN if has_more else Mode.INFER))
+    size, note = guess.batch_size_for(workload.model, samples, mode, spec)
     return replace(
         workload,
         data=samples.data,
-        loss=samples.loss if training and workload.loss is None else workload.loss,
-        optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
-        mode=wanted.value,
+        loss=samples.loss if workload.loss is None else workload.loss,
+        optimizer=samples.optimizer if workload.optimizer is None else workload.optimizer,
+        mode=mode.value,
         notes=[*workload.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
         hint=guess.hint_for(workload.model, samples.data, size),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,9 +54,8 @@ class Torchvision(Adapter):
                 pair = noise(2 * size, 3, height, width).split(size)
                 return (*pair, noise(size, 2, height, width)) if train else pair
 
-            note = f"two images of {height}x{width}"
-            mode = Mode.TRAIN if train else None
-            return Adapted(data=make, mode=mode, loss=flow_loss, optimizer=momentum, notes=[note])
+            found = Adapted(data=make, notes=[f"two images of {height}x{width}"])
+            return replace(found, mode=Mode.TRAIN, loss=flow_loss, optimizer=momentum) if train else found
         if kind == "detection":
             return _detection(model, spec, train=train)
         return image_samples(model, _shape(kind, spec), train=train)
