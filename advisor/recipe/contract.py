@@ -254,8 +254,6 @@ class Recipe:
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
-        if not self.values:  # another project's recipe, written before there were values
-            return isinstance(value, type(self.default))
         if isinstance(self.values, WholeNumbers):
             return value in self.values
         return any(type(value) is type(one) and value == one for one in self.values)

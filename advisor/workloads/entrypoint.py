@@ -44,7 +44,7 @@ DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _LONGEST_SAID = 300
-# The line of a traceback that names its exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
+# The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
@@ -54,7 +54,7 @@ _EXITS = (
     "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
     "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
 )
-_BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`, mend what stands there, or name a folder of hf:."
+_BY_NAME = "Give or mend its options after --, as in `-- num_classes=10`; hf: also takes a folder with a config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
 _RANKS = (

@@ -257,7 +257,7 @@ def _checked(workload: Adapted) -> Adapted:
     if isinstance(loss, type) or (loss is not None and not callable(loss)):
         forms = "Give loss(model, batch), loss(output, target) or loss(output); of a class an instance: Loss(...)."
         raise TargetError(f"the target's loss is {_described(loss)}, not a function.", forms)
-    if workload.mode not in (None, *(mode.value for mode in Mode)):
+    if workload.mode not in (None, *Mode):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
