@@ -103,9 +103,8 @@ def _why_fixed(facts: Facts) -> str:
         return "the dataset yields whole batches; change the batch size there"
     if workload.resizing_problem:
         return f"{workload.resizing_problem}; give a callable that takes a batch size"
-    if not workload.resizable_batch:
-        return "the batch cannot be resized: give a DataLoader, tensors, or a callable that takes a batch size"
-    return "" if workload.batch_size else "the batch does not show its size"
+    advice = "give a DataLoader, tensors, or a callable that takes a batch size"
+    return "" if workload.batch_size else f"the batch does not show its size: {advice}"
 
 
 def _estimated_bytes(facts: Facts, size: int) -> float:

@@ -18,7 +18,7 @@ References:
 PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Bottleneck, LoaderRecipe, Phase, Value, Values
+from advisor.recipe import CUDA, Bottleneck, LoaderRecipe, Phase, Value
 
 
 class PinMemory(LoaderRecipe):
@@ -32,9 +32,7 @@ class PinMemory(LoaderRecipe):
     # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from pinned
     # memory take less than half as long and do not stop the host.
     saves = {Phase.HOST_TO_DEVICE: 0.7}
-
-    def implies(self, value: Value) -> Values:
-        return {"data.non_blocking": bool(value)}
+    implies = {value: {"data.non_blocking": value} for value in (False, True)}
 
     def code(self, value: Value) -> str:
         in_loop = "# in the loop: inputs = inputs.to(device, non_blocking=True)\n" if value else ""

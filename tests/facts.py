@@ -124,7 +124,6 @@ def cpu_facts(
         families=dict(CONV),
         batch_size=32,
         batch_text="float32[32, 3, 96, 96], int64[32]",
-        resizable_batch=True,
         data_kind="DataLoader" if loader else "batch",
         loss="CrossEntropyLoss",
         optimizer=sgd_facts() if mode is Mode.TRAIN else None,

@@ -7,7 +7,6 @@ microseconds. A machine where NVML cannot be used is described without GPUs, wit
 import importlib
 import os
 import platform
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -327,14 +326,12 @@ def versions_line() -> str:
 
 
 def _torch() -> str:
-    from importlib import metadata, util  # here alone: the app's first picture does not wait for them
+    import runpy  # here alone, as below: the app's first picture does not wait for them
+    from importlib import util
 
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return "no torch"
     spec = util.find_spec("torch")  # finds its folder, and runs none of it
-    built = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    text = built.read_text(encoding="utf-8") if built and built.exists() else ""
-    cuda = re.search(r"^cuda\b[^=]*= '([\d.]+)'", text, re.MULTILINE)
-    return f"torch {version} for {f'CUDA {cuda[1]}' if cuda else 'the CPU'}"
+    if spec is None or spec.origin is None:
+        return "no torch"
+    said = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    built_for = f"CUDA {said['cuda']}" if said["cuda"] else "the CPU"
+    return f"torch {said['__version__'].partition('+')[0]} for {built_for}"

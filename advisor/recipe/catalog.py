@@ -141,7 +141,7 @@ class Catalog:
         PyTorch's own values bring none, nor do unknown keys.
         """
         known = [(self._by_key[key], value) for key, value in settings.items() if key in self._by_key]
-        return max((recipe.rounding(value) for recipe, value in known if value != recipe.default), default=0.0)
+        return max((recipe.roundings.get(value, 0.0) for recipe, value in known), default=0.0)
 
     def expected_gain(
         self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
@@ -211,11 +211,7 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
 def _builtin() -> Mapping[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
-        module = importlib.import_module(f"{_PACKAGE}.{info.name}")
-        try:
-            _add_recipes_of(module, recipes)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"recipes/{info.name}.py: {error}") from error
+        _add_recipes_of(importlib.import_module(f"{_PACKAGE}.{info.name}"), recipes)
     return recipes
 
 

@@ -130,6 +130,7 @@ class Recipe:
     ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
     ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
     ``conflicts``: a value, a key and a value of another setting that do not go together, and the reason.
+    ``implies``: other settings that a value brings with it where they are not set themselves.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -180,6 +181,7 @@ class Recipe:
     roundings: ClassVar[Mapping[Value, float]] = {}
     excludes: ClassVar[Mapping[str, str]] = {}
     conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
+    implies: ClassVar[Mapping[Value, Values]] = {}
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
     calls: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -258,8 +260,6 @@ class Recipe:
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
-        if not self.values:  # another project's recipe, written before there were values
-            return isinstance(value, type(self.default))
         if isinstance(self.values, WholeNumbers):
             return value in self.values
         return any(type(value) is type(one) and value == one for one in self.values)
@@ -308,10 +308,6 @@ class Recipe:
         """
         return self.stage in (Stage.OPTIMIZER, Stage.DATA)
 
-    def implies(self, value: Value) -> Values:
-        """Other settings that a value brings with it where they are not set themselves."""
-        return {}
-
     def conflict(self, value: Value, settings: Values) -> str | None:
         """The conflict of ``value`` with these other settings, or None."""
         for own, key, other, reason in self.conflicts:
@@ -324,10 +320,6 @@ class Recipe:
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         """The numerics class of one value: its own, or the card's for all, or as in "changed in training"."""
         return self.numerics_by.get(value) or self._numerics_in.get(mode, self.numerics)
-
-    def rounding(self, value: Value) -> float:
-        """The unit round-off of the arithmetic that a value brings in; 0 when it keeps the user's."""
-        return self.roundings.get(value, 0.0)
 
     def environment(self, value: Value) -> Mapping[str, str]:
         """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""

@@ -100,11 +100,12 @@ class Settings(Mapping[str, Value]):
     def from_yaml(cls, text: str, source: str = "settings") -> Settings:
         """Settings from YAML text: a flat mapping, or a config with a ``perf_advisor:`` section.
 
-        Raises UsageError when the text is not YAML, or holds anything but settings.
+        Values behind unknown tags, as other programs write them, are not read. Raises UsageError when the text is not
+        YAML, or holds anything but settings.
         """
-        from advisor.files.config_file import is_toml
+        from advisor.files.config_file import TagsIgnored, is_toml, parsed
 
-        data = _read(text, source)
+        data = parsed(text, source, TagsIgnored)
         if isinstance(data, Mapping) and SECTION in data:
             data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
         elif isinstance(data, Mapping) and data and not any(map(_is_key, data)):
@@ -125,21 +126,6 @@ class Settings(Mapping[str, Value]):
         from advisor.files.config_file import read_text
 
         return cls.from_yaml(read_text(path), source=str(path))
-
-
-def _read(text: str, source: str) -> Any:
-    """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
-    from advisor.files.config_file import TagsIgnored, UniqueKeys, parsed
-
-    try:
-        return parsed(text, source, UniqueKeys)
-    except UsageError:
-        if SECTION not in text:
-            raise
-        config = parsed(text, source, TagsIgnored)
-        if isinstance(config, Mapping) and SECTION in config:
-            return config
-        raise
 
 
 def _dotted(section: Any) -> Any:

@@ -96,7 +96,6 @@ class WorkloadFacts:
     families: dict[str, int]  # modules by kind, a name of _FAMILIES in advisor/trial/inspection.py
     batch_size: int | None
     batch_text: str
-    resizable_batch: bool
     data_kind: str
     loss: str
     optimizer: OptimizerFacts | None

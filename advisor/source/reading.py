@@ -10,7 +10,6 @@ import tokenize
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 
 from advisor.files.paths import DEMO, is_file, is_library
@@ -47,8 +46,8 @@ def read_file(path: Path, shown: str = "") -> Reading:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return Reading(shown, problem=f"{shown} is larger than {_LARGEST_BYTES // 10**6} MB, so it was not read")
-        content = path.read_bytes()
-        return read_text(content.decode(tokenize.detect_encoding(BytesIO(content).readline)[0]), shown)
+        with tokenize.open(path) as file:  # by the encoding that it declares
+            return read_text(file.read(), shown)
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
     except (OSError, ValueError) as error:
@@ -101,9 +100,6 @@ def target_file(target: str, directory: str) -> Path | None:
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """The findings that concern the measured loop and cost time on its device."""
-    trains = facts.workload.mode is Mode.TRAIN
-    return tuple(
-        finding
-        for finding in findings
-        if (facts.on_cuda or finding.recipe not in ON_GPU_ONLY) and (trains or finding.recipe not in IN_TRAINING_ONLY)
-    )
+    left_out = frozenset() if facts.on_cuda else ON_GPU_ONLY
+    left_out |= frozenset() if facts.workload.mode is Mode.TRAIN else IN_TRAINING_ONLY
+    return tuple(finding for finding in findings if finding.recipe not in left_out)

@@ -78,8 +78,6 @@ def inspect_loop(
         families={name: count for name, count in families.items() if count},
         batch_size=loop.batch_size,
         batch_text=describe(target_batch) if [*tensors_of(target_batch)] else "made within the step",
-        # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
-        resizable_batch=(loop.batch_size if loop.loader is None else loop.loader.batch_size) is not None and not fixed,
         resizing_problem=fixed,
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
@@ -91,7 +89,7 @@ def inspect_loop(
         parameter_shapes=len({p.shape for p in parameters}),
         empty_masks=min(len([*tensors_of(one)]) - len([*tensors_of(without_empty_masks(one))]) for one in batches),
         varying_shapes=len({tuple(tensor.shape for tensor in tensors_of(batch)) for batch in batches}) > 1,
-        clip_norm=loop.clip_norm,
+        clip_norm=loop.clip_grad,
         biased_conv_norm_pairs=len(conv_bias.removable_biases(loop.model, in_a_row)),
         conv_norm_pairs=sum(fold_norm.is_foldable(*pair) for pair in in_a_row) if loop.mode is Mode.INFER else 0,
         paddable_outputs=_paddable_outputs(loop.model),

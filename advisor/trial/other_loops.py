@@ -74,9 +74,8 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
     # Of the user's declared settings none that round, and no compilation, which only takes time here.
-    for key, value in [*loop.current.items()]:
-        if catalog.by_key(key).expensive or catalog.rounding({key: value}):
-            del loop.current[key]
+    exact = {key: value for key, value in loop.current.items() if not catalog.rounding({key: value})}
+    loop.current = {key: value for key, value in exact.items() if not catalog.by_key(key).expensive}
     components = components_of(loop, device, catalog, {})
     components.plan = replace(components.plan, cuda_graph=False)
     step = make_step(components, loop.loss, form=form_of_loss(loop, components, spec))
@@ -225,7 +224,7 @@ def applied_step(
             step = tuning.infer(model)
         else:
             form = None if loop.loss is None else spec.loss_form
-            step = tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_norm, loss_form=form)
+            step = tuning.train_step(model, others[0], loop.loss, clip_grad=loop.clip_grad, loss_form=form)
     return step, Feed(data if is_loader(loop.data) else mover(device)(data))
 
 

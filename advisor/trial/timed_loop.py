@@ -28,7 +28,7 @@ from advisor.workloads.loop import Loop
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:
     """The parts of a workload on ``device`` under its own settings and these; generated batches have their size."""
-    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
+    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_grad)
     components = loop.components(plan, loop.make_batch or loop.data)
     apply_settings(catalog, components, {**loop.current, **settings})
     if not components.has_loader:

@@ -17,7 +17,7 @@ from advisor.workloads.hubs.exported import Exported
 
 for found in pkgutil.iter_modules(hubs.__path__):
     import_module(f"{hubs.__name__}.{found.name}")
-ADAPTERS = tuple(sorted((kind() for kind in Adapter.__subclasses__()), key=lambda adapter: adapter.order))
+ADAPTERS = tuple(kind() for kind in Adapter.__subclasses__())
 
 
 def named(target: str) -> tuple[Adapter, str] | None:
@@ -28,10 +28,10 @@ def named(target: str) -> tuple[Adapter, str] | None:
     adapter = next((one for one in ADAPTERS if separator and one.prefix and one.prefix == prefix), None)
     if adapter is not None:
         if not name:
-            raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
+            raise TargetError(f"{target} lacks a model's name.", "Write it after the colon, as in timm:resnet50.")
         return adapter, name
     if Path(target).suffix in EXPORTED:
-        return next(a for a in ADAPTERS if isinstance(a, Exported)), target
+        return Exported(), target
     return None
 
 
@@ -43,24 +43,21 @@ def interpreted(value: Any, spec: TargetSpec) -> Any:
 
 def with_samples(workload: Adapted, spec: TargetSpec) -> Adapted:
     """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
-    wanted = spec.mode or (Mode(workload.mode) if workload.mode else None)
-    train = wanted is not Mode.INFER
+    train = (spec.mode or workload.mode) != Mode.INFER
     made = (adapter.samples(workload.model, spec, train=train) for adapter in _present())
     samples = next((one for one in made if one is not None), None) or guess.samples(workload.model, spec)
-    if wanted is None:
-        has_more = workload.loss is not None or workload.optimizer is not None
-        wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
-    size, note = guess.batch_size_for(workload.model, samples, wanted, spec)
-    training = wanted is Mode.TRAIN
+    has_more = workload.loss is not None or workload.optimizer is not None
+    mode = Mode(spec.mode or workload.mode or samples.mode or (Mode.TRAIN if has_more else Mode.INFER))
+    size, note = guess.batch_size_for(workload.model, samples, mode, spec)
     return replace(
         workload,
-        data=samples.make,
-        loss=samples.loss if training and workload.loss is None else workload.loss,
-        optimizer=samples.optimizer if training and workload.optimizer is None else workload.optimizer,
-        mode=wanted.value,
+        data=samples.data,
+        loss=samples.loss if workload.loss is None else workload.loss,
+        optimizer=samples.optimizer if workload.optimizer is None else workload.optimizer,
+        mode=mode.value,
         notes=[*workload.notes, *samples.notes, *filter(None, (note,))],
         usual_size=size,
-        hint=guess.hint_for(workload.model, samples.make, size),
+        hint=guess.hint_for(workload.model, samples.data, size),
     )
 
 

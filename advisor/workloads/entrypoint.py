@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -53,8 +54,7 @@ _EXITS = (
     "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
     "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
 )
-_OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
-_BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
+_BY_NAME = "Give or mend its options after --, as in `-- num_classes=10`; hf: also takes a folder with a config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
 _RANKS = (
@@ -89,11 +89,9 @@ def load_target(spec: TargetSpec) -> Loop:
 def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
     """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
     check_target(spec.target, spec.directory)
-    by_name = named(spec.target)
-    if by_name is not None:
+    if (by_name := named(spec.target)) is not None:
         adapter, name = by_name
-        hint = _OPTIONS if spec.arguments else _BY_NAME
-        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), hint)
+        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), _BY_NAME)
     if spec.target.endswith(WORKLOAD_SUFFIX):
         sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
         found = load_function(spec.target, spec.directory)
@@ -186,17 +184,13 @@ def one_line(error: BaseException) -> str:
     another thread, process or language, as those of PyTorch's replicas, of its compiler's processes and of TorchScript,
     it is that one's own line.
     """
-    lines = [line.strip() for line in message_of(error).strip().splitlines()]
-    told = lines[:1] if lines and lines[0].startswith("CUDA error: ") else lines
-    text, name = " ".join(" ".join(told).split()), type(error).__name__
+    lines, name = [line.strip() for line in message_of(error).strip().splitlines()], type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):
-        text = next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])
-        if any(line.startswith(_TRACEBACKS[0]) for line in lines) or text.startswith(f"{name}:"):
-            name = ""
-    if len(text) > _LONGEST_SAID:
-        cut = text[:_LONGEST_SAID]
-        text = f"{cut.rpartition(' ')[0] or cut} …"
-    return ": ".join(filter(None, (name, text)))
+        lines = [next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])]
+    elif lines and lines[0].startswith("CUDA error: "):
+        lines = lines[:1]
+    text = shorten(" ".join(lines), _LONGEST_SAID, placeholder=" …")
+    return text if text.startswith(f"{name}:") else ": ".join(filter(None, (name, text)))
 
 
 def user_frames(error: BaseException) -> str:
@@ -206,8 +200,8 @@ def user_frames(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         # The line that does not parse has no frame: the exception itself names it.
         return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
-    shown = (own or list(frames))[-_FRAMES_SHOWN:]
-    return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
+    shown = (own or frames)[-_FRAMES_SHOWN:]
+    return "".join(traceback.format_list(shown)) + one_line(error)
 
 
 def _import(module: str, directory: str) -> ModuleType:
@@ -249,11 +243,10 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            named = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
-            here = module.__name__
-            own = (name for name, one in named.items() if getattr(one, "__module__", here) == here)  # not imported
-            public = sorted(name for name in own if not name.startswith("_"))
-            shown = ", ".join(public[:_NAMES_SHOWN]) or "nothing public"
+            values = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
+            here = module.__name__  # others are imported
+            own = (name for name, one in values.items() if getattr(one, "__module__", here) == here)
+            shown = ", ".join(sorted(name for name in own if name[0] != "_")[:_NAMES_SHOWN]) or "nothing public"
             raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
         found = getattr(found, part)
     return found
@@ -264,27 +257,20 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
-    required = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
-    config = "config" if "config" in parameters else required[0] if len(required) == 1 else ""
-    if config and spec.config is not None and {*required} <= {config}:
-        return found(**{config: spec.config})
-    if required == ["config"]:
-        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    if required:
-        needed = ", ".join(name for name in required if name != "config")
+    others = [name for name in required if name != "config"]
+    if others:
         raise TargetError(
-            f"{attribute} needs the arguments {needed}.",
+            f"{attribute} needs the arguments {', '.join(others)}.",
             "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
             "name an instance: mymodel.py:model.",
         )
-    return found()
+    if required and spec.config is None:
+        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+    return found() if "config" not in parameters or spec.config is None else found(config=spec.config)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.step.batch import ForwardInputs, map_tensors, splitter, tensors_of
 from advisor.step.loss import main_output
 from advisor.workloads.batches import batch_size_of, resize_batch
-from advisor.workloads.hubs.contract import Samples
+from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import describe
 
 # Largest batch by default: samples.
@@ -59,25 +59,25 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
     return torch.randint(low, max(below, low + 1), shape, generator=generator_for(*shape, below))
 
 
-def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Callable[[int], Any] | None:
+def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Adapted:
     """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
-    The labels are a class per sample, or per pixel or position if the output has a score for each. None for other
-    outputs.
+    The labels are a class per sample, or per pixel or position if the output has a score for each. Batches of inputs
+    alone for other outputs.
     """
     try:
         scores = main_output(output)
     except TypeError:
-        return None
+        scores = torch.empty(0)
     if scores.dim() < 2 or scores.shape[0] != size or 0 in scores.shape:
-        return None
+        return Adapted(data=inputs)
     classes, rest = scores.shape[1], scores.shape[2:]
 
     def make(size: int) -> tuple[Any, ...]:
         made = inputs(size)
         return (*(made if isinstance(made, tuple) else (made,)), whole_numbers(classes, size, *rest))
 
-    return make
+    return Adapted(data=make, mode=Mode.TRAIN, optimizer=momentum)
 
 
 def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -86,19 +86,17 @@ def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
     return tensor.to(own) if tensor.is_floating_point() else tensor
 
 
-def samples(model: nn.Module, spec: TargetSpec) -> Samples:
+def samples(model: nn.Module, spec: TargetSpec) -> Adapted:
     """Made-up inputs without labels. Raises TargetError where the inputs cannot be inferred."""
     if spec.input_shape is not None:
-        make = _inputs(model, spec.input_shape[1:])
-        return Samples(make, trains=False, notes=("random inputs of the shape given with --input",))
+        return Adapted(data=_inputs(model, spec.input_shape[1:]), notes=["random inputs of the shape of --input"])
     example = getattr(model, "example_input_array", None)
     if example is not None and next(tensors_of(example), None) is not None:
         size = batch_size_of(example)
-        return Samples(
-            lambda wanted: example if wanted == size else resize_batch(example, wanted),
-            trains=False,
-            notes=("the model's example_input_array as its batch",),
-            fixed_size=size,
+        return Adapted(
+            data=lambda wanted: example if wanted == size else resize_batch(example, wanted),
+            notes=["the model's example_input_array as its batch"],
+            usual_size=size,
         )
     # Of each layer that shows which inputs it takes, the shapes of samples that it may take, the usual ones first.
     shapes = ([*made(one)] for one in model.modules() for kind, made in _BY_LAYER.items() if isinstance(one, kind))
@@ -107,7 +105,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Samples:
         if counted_run(model, make(_COUNTED)) is not None:
             text = "x".join(map(str, shape))
             note = f"random inputs of {text} a sample, by the model's first layers; --input Nx{text} sets another shape"
-            return Samples(make, trains=False, notes=(note,))
+            return Adapted(data=make, notes=[note])
     raise TargetError(f"{type(model).__name__} came without data, and its inputs cannot be inferred.", _advice(model))
 
 
@@ -153,15 +151,14 @@ _BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
 }
 
 
-def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
+def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Adapted:
     """Random images of one shape, with labels that fit the model's outputs."""
 
     def images(size: int) -> torch.Tensor:
         return typed(noise(size, *shape), model)
 
     run = counted_run(model, images(_COUNTED)) if train else None
-    make = with_labels(images, run[0], _COUNTED) if run else None
-    return Samples(images, trains=False) if make is None else Samples(make, trains=True, optimizer=momentum)
+    return with_labels(images, run[0] if run else None, _COUNTED)
 
 
 #: The usual optimizer of models of images.
@@ -171,18 +168,18 @@ momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 # --- the size of a batch ----------------------------------------------------------------------------------------------
 
 
-def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
+def batch_size_for(model: nn.Module, samples: Adapted, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
     """Choose the batch size: from ``--batch-size`` or ``--input``, else as large as the machine can compute quickly.
 
     Returns it with a note on the choice, which is empty if the person made it.
     """
-    wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
+    wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.usual_size
     if wanted is not None:
         return wanted, ""
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
-    batch = samples.make(_COUNTED)
+    batch = samples.data(_COUNTED)
     counted = counted_run(model, batch)
     # What cannot be counted uses each parameter for every position: a token id, or a patch of an image.
     positions = (one.numel() // (_PATCH if one.is_floating_point() else 1) for one in tensors_of(batch))
@@ -191,7 +188,7 @@ def batch_size_for(model: nn.Module, samples: Samples, mode: Mode, spec: TargetS
     fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
-    note = f"a batch of {size} {samples.counts}, sized for {machine}; --batch-size N sets another, --input its samples"
+    note = f"a batch of {size} samples, sized for {machine}; --batch-size N sets another, --input its samples"
     return size, note
 
 
@@ -203,9 +200,7 @@ def runs_on_gpu(spec: TargetSpec) -> bool:
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
     """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
-        bare = {name: value for name, value in batch.items() if not name.endswith("mask")}
-        if len(bare) < len(batch) and (ran := counted_run(model, bare)) is not None:
-            return ran
+        batch = {name: value for name, value in batch.items() if not name.endswith("mask")}
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     empty: dict[int, Any] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
     for one in model.parameters():  # the counter would follow gradients, though none are made

@@ -1,7 +1,7 @@
 """The normalised workload: Loop, with every part in its final form."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,40 +11,24 @@ from torch.utils.data import DataLoader, IterableDataset, default_convert
 from advisor.figures.formatting import format_first
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
-from advisor.records import Mode, Place, Value
+from advisor.records import Mode
 from advisor.step.batch import TARGET_NAMES, ForwardInputs, splitter, tensors_of
 from advisor.step.watch import objects_near
+from advisor.workloads.hubs.contract import Adapted
 
 
 @dataclass(slots=True)
-class Loop:
-    """The user's loop before any setting: model, data, loss, optimizer, mode.
+class Loop(Adapted):
+    """The user's loop before any setting: a workload with every part decided.
 
     ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
-    ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
-    ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
-    when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
-    ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
-    ``trainer`` is the library whose trainer runs the loop, empty without one. ``places`` are those of the user's files
-    where settings can be written. ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
+    With a ``step`` there is no loss apart, and the optimizer may be None; several are one that has them together.
     """
 
-    model: nn.Module
-    data: Any
-    loss: Callable[..., Any] | None
-    optimizer: Any
-    mode: Mode
-    batch_size: int | None
+    mode: Mode = Mode.TRAIN
+    batch_size: int | None = None
     make_batch: Callable[[int], Any] | None = None
     loss_text: str = ""
-    current: dict[str, Value] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    clip_norm: float | None = None
-    hint: str = ""
-    step: Callable[[Any], Any] | None = None
-    trainer: str = ""
-    places: tuple[Place, ...] = ()
-    whole_round: tuple[Any, Any] | None = None
 
     def components(self, plan: StepPlan, data: Any) -> Components:
         """The parts that recipes may change; ``data`` feeds them."""

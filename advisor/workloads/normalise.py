@@ -6,7 +6,7 @@ Parts are told apart by their kinds, in any order and under the usual names.
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -58,30 +58,15 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     mode = _mode(workload, data, spec)
     if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not workload.notes:
         notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
-    loop = Loop(
-        model=workload.model,
-        data=data,
-        loss=workload.loss,
-        optimizer=None,
-        mode=mode,
-        batch_size=(data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples,
-        make_batch=make_batch,
-        current=dict(workload.current),
-        notes=notes,
-        clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=_HINT if workload.step is not None else workload.hint,
-        step=workload.step,
-        trainer=workload.trainer,
-        places=workload.places,
-        whole_round=workload.whole_round,
-    )
+    loop = Loop(**{one.name: getattr(workload, one.name) for one in fields(workload)})
+    loop.data, loop.make_batch, loop.mode, loop.notes = data, make_batch, mode, notes
+    loop.batch_size = (data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples
     if loop.step is not None:
         found = [_checked_optimizer(one) for one in (*_listed(workload.optimizers), *_listed(workload.optimizer))]
         loop.optimizer = found[0] if len(found) == 1 else Together(found) if found else None
-        loop.loss_text = "inside your own step"
+        loop.hint, loop.loss_text = _HINT, "inside your own step"
         return loop
-    if mode is Mode.TRAIN:
-        loop.optimizer = _optimizer(workload, notes)
+    loop.optimizer = _optimizer(workload, notes) if mode is Mode.TRAIN else None
     unnamed = "none" if mode is Mode.INFER else "chosen by the outputs and targets"
     loop.loss_text = unnamed if loop.loss is None else losses.describe_loss(loop.loss)
     return loop
@@ -108,26 +93,21 @@ def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[An
             )
         usual = workload.usual_size or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
-        made, make = data(size), cast("Callable[[int], Any]", data)
+        made: Any = data(size)
         if not isinstance(made, DataLoader):
             _check_batch(made, "the result of the target's data function")
-            return made, make
+            return made, data
         data = made
-    if isinstance(data, DataLoader):
-        if spec.batch_size in (None, data.batch_size):
-            return data, None
-        try:
-            return rebuild(data, batch_size=spec.batch_size), None
-        except RefusedError as error:
-            raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
-    _check_batch(data, "the target's data")
-    if not spec.batch_size or spec.batch_size == batch_size_of(data):
+    is_loader, wanted = isinstance(data, DataLoader), spec.batch_size
+    if not is_loader:
+        _check_batch(data, "the target's data")
+    if wanted in (None, data.batch_size if is_loader else batch_size_of(data)):
         return data, None
     try:
-        return resize_batch(data, spec.batch_size), None
-    except ValueError as error:
+        return rebuild(data, batch_size=wanted) if is_loader else resize_batch(data, wanted), None
+    except (RefusedError, ValueError) as error:
         raise TargetError(
-            f"--batch-size cannot be applied: {error}.",
+            f"--batch-size cannot be applied: {str(error).rstrip('.')}.",
             "Leave --batch-size out, or return a function that makes a batch of a size.",
         ) from error
 
@@ -145,18 +125,14 @@ def _check_batch(batch: Any, what: str) -> None:
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
-    if workload.step is not None:
-        mode = Mode(workload.mode) if workload.mode else Mode.TRAIN
-        if spec.mode not in (None, mode):
-            raise TargetError(
-                f"--mode {spec.mode} does not fit: the target's own step is for {mode.value}.",
-                "Leave --mode out, or return another step with its mode.",
-            )
-        return mode
-    if spec.mode is not None:
-        return spec.mode
-    if workload.mode is not None:
-        return Mode(workload.mode)
+    own_step, said = workload.step is not None, workload.mode or Mode.TRAIN
+    if own_step and spec.mode not in (None, said):
+        raise TargetError(
+            f"--mode {spec.mode} does not fit: the target's own step is for {said}.",
+            "Leave --mode out, or return another step with its mode.",
+        )
+    if spec.mode or workload.mode or own_step:
+        return Mode(spec.mode or said)
     if workload.loss is not None or workload.optimizer is not None:
         return Mode.TRAIN
     if not workload.model.training:
@@ -179,8 +155,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if given is None:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(both, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
-    is_made = isinstance(given, Optimizer) or not callable(given)
-    made = _checked_optimizer(given if is_made else given(both))
+    made = _checked_optimizer(given(both) if callable(given) else given)
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
@@ -267,8 +242,6 @@ def _kind_of(value: Any) -> str:
         return "loss"
     if isinstance(value, nn.Module):
         return "model"
-    if isinstance(value, tuple | list) and any(isinstance(part, nn.Module) for part in value):
-        return ""
     is_batch = isinstance(value, torch.Tensor | Mapping | tuple | list) and any(True for _ in tensors_of(value))
     return "data" if isinstance(value, DataLoader) or is_batch else ""
 
@@ -284,7 +257,7 @@ def _checked(workload: Adapted) -> Adapted:
     if isinstance(loss, type) or (loss is not None and not callable(loss)):
         forms = "Give loss(model, batch), loss(output, target) or loss(output); of a class an instance: Loss(...)."
         raise TargetError(f"the target's loss is {_described(loss)}, not a function.", forms)
-    if workload.mode not in (None, *(mode.value for mode in Mode)):
+    if workload.mode not in (None, *Mode):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
     clip = workload.clip_grad
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):

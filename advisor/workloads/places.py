@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
+import inspect
 import itertools
 import linecache
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library
-from advisor.process.meanwhile import replaced
 from advisor.python import trees
 from advisor.python.functions import as_function, only_noting
 from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
+from advisor.workloads.scripts.running import patched
 
 _TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
@@ -37,25 +37,16 @@ def call_in_users_code() -> Place | None:
         frame = frame.f_back
     if frame is None or is_library(frame.f_code.co_filename):
         return None
-    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,))
-    if None in positions:
-        return None
-    line, end_line, column, end_column = map(int, positions)  # type: ignore[arg-type]
-    return _place("", frame.f_code.co_filename, line, column, end_line, end_column)
-
-
-def _place(kind: str, file: str, *where: int, **more: Any) -> Place:
-    """A place by Python's positions, whose columns count bytes."""
-    line, column, end_line, end_column = where
-    before, last = linecache.getline(file, line).encode()[:column], linecache.getline(file, end_line).encode()
-    columns = [len(text.decode(errors="replace")) for text in (before, last[:end_column])]
-    return Place(kind, file, line, columns[0], end_line, columns[1], **more)
+    positions = inspect.getframeinfo(frame, context=0).positions
+    return None if positions is None or None in positions else _at("", frame.f_code.co_filename, positions)
 
 
 def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Place:
-    """The place of a node, or of all from one to another."""
+    """The place of a node, or of all from one to another. Python's columns count bytes."""
     end = first if last is None else last
-    return _place(kind, file, first.lineno, first.col_offset, end.end_lineno, end.end_col_offset, **more)
+    ends = ((first.lineno, first.col_offset), (end.end_lineno, end.end_col_offset))
+    before = [linecache.getline(file, line).encode()[:column].decode(errors="replace") for line, column in ends]
+    return Place(kind, file, first.lineno, len(before[0]), end.end_lineno, len(before[1]), **more)
 
 
 # --- where the parts are made ---------------------------------------------------------------------------------------
@@ -72,21 +63,17 @@ class BuildWatch:
     def watching(self, function: Any) -> Iterator[None]:
         """Watch what the function does inside this context."""
         tracing, code = sys.gettrace(), getattr(function, "__code__", None)
-
-        def noting(original: Any) -> Any:
-            def make(made: Any, *args: Any, **kwargs: Any) -> None:
-                original(made, *args, **kwargs)
-                if call := call_in_users_code():
-                    self._made[made] = call
-
-            return functools.wraps(original)(make)
-
-        with contextlib.ExitStack() as stack:
-            for owner in (Optimizer, DataLoader):
-                stack.enter_context(replaced(owner, "__init__", noting(owner.__init__)))
+        with patched((Optimizer, "__init__", self._on_new), (DataLoader, "__init__", self._on_new)):
             sys.settrace(lambda frame, *_: self._at_return if frame.f_code is code else None)
-            stack.callback(sys.settrace, tracing)
-            yield
+            try:
+                yield
+            finally:
+                sys.settrace(tracing)
+
+    def _on_new(self, original: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        if call := call_in_users_code():
+            self._made[made] = call
 
     def _at_return(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "return":

@@ -421,7 +421,7 @@ def test_what_is_spread_already_is_told_at_once_and_leaves_its_time_to_one_gpu(t
 
 
 def loop_of(model, data=None):
-    return Loop(model, data, None, None, Mode.TRAIN, 2)
+    return Loop(model, data, None, None, Mode.TRAIN, batch_size=2)
 
 
 def test_what_of_a_loop_is_spread_already(tmp_path):

@@ -51,8 +51,9 @@ def build(config):
 def loop_of(data=None, mode=Mode.TRAIN, make_batch=None) -> Loop:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None
-    batch = (torch.randn(6, 4), torch.randn(6, 4)) if mode is Mode.TRAIN else torch.randn(6, 4)
-    return Loop(model, batch if data is None else data, torch.nn.MSELoss(), optimizer, mode, 6, make_batch=make_batch)
+    if data is None:
+        data = (torch.randn(6, 4), torch.randn(6, 4)) if mode is Mode.TRAIN else torch.randn(6, 4)
+    return Loop(model, data, torch.nn.MSELoss(), optimizer, mode, batch_size=6, make_batch=make_batch)
 
 
 def result_of(loop: Loop, path="", settings=None) -> TrialResult:

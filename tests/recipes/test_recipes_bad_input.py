@@ -230,7 +230,7 @@ def on_a_gpu(facts: Facts) -> Facts:
 def run_steps(name: str, mode: Mode, settings: dict[str, Any]) -> None:
     """Apply settings as a trial does, and run two steps."""
     loop = loop_of(name, mode)
-    plan = StepPlan(mode=mode, device="cpu", clip_norm=loop.clip_norm)
+    plan = StepPlan(mode=mode, device="cpu", clip_norm=loop.clip_grad)
     components = Components(loop.model, loop.optimizer, loop.make_batch or loop.data, plan, loop.batch_size)
     apply_settings(CATALOG, components, settings)
     if loop.make_batch is not None:

@@ -172,7 +172,7 @@ def check_promise(recipe, value, mode, *, device="cpu", spread=0.0):
     if promise is Numerics.CHANGED:
         assert torch.isfinite(have).all()
         return
-    tolerance = HALF_TOLERANCE if recipe.rounding(value) >= HALF_ROUNDING else FLOAT32_TOLERANCE
+    tolerance = HALF_TOLERANCE if recipe.roundings.get(value, 0.0) >= HALF_ROUNDING else FLOAT32_TOLERANCE
     allowed = spread if promise is Numerics.EXACT else tolerance
     assert (have - want).abs().max() <= allowed * want.abs().max()
 

@@ -110,7 +110,7 @@ def test_complex_numbers_are_not_made_real():
 
 
 def loop_of(model):
-    return Loop(model, batches(1)[0], None, None, Mode.INFER, 8)
+    return Loop(model, batches(1)[0], None, None, Mode.INFER, batch_size=8)
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])
@@ -185,7 +185,7 @@ def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     output = model(inputs)
     distance = ((output - expected).norm() / expected.norm()).item()
-    assert 0 < distance < 2 * CATALOG["float8"].rounding("tensorwise")
+    assert 0 < distance < 2 * CATALOG["float8"].roundings["tensorwise"]
     output.sum().backward()
     before = model[2].weight.detach().clone()
     optimizer.step()
@@ -205,7 +205,7 @@ def test_integer_weights_compute_nearly_the_same(effect, dtype):
     for grad in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with grad():
             distance = ((model(inputs).double() - expected).norm() / expected.norm()).item()
-        assert 0 < distance < 8 * CATALOG["int8_weights"].rounding("int8wo")
+        assert 0 < distance < 8 * CATALOG["int8_weights"].roundings["int8wo"]
 
 
 def test_a_layer_that_others_changed_is_no_candidate_for_float8():

@@ -55,7 +55,7 @@ BAD = {
 
 
 def step_of(loop, settings=None):
-    components = loop.components(StepPlan(mode=loop.mode, device="cpu", clip_norm=loop.clip_norm), loop.data)
+    components = loop.components(StepPlan(mode=loop.mode, device="cpu", clip_norm=loop.clip_grad), loop.data)
     apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
     return make_step(components, loop.loss)
 

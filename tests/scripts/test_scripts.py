@@ -89,7 +89,7 @@ def test_the_example_of_the_readme_is_measured_by_its_parts():
 @pytest.mark.parametrize("name", WITH_LIBRARIES)
 def test_a_script_that_leaves_the_loop_to_a_library(name):
     loop = check(name, *WITH_LIBRARIES[name])
-    assert loop.clip_norm == {"lightning_fit": 0.5, "hf_trainer": 1.0}.get(name)
+    assert loop.clip_grad == {"lightning_fit": 0.5, "hf_trainer": 1.0}.get(name)
     assert loop.trainer == {"lightning_fit": "lightning", "hf_trainer": "transformers"}.get(name, "")
 
 
@@ -128,7 +128,7 @@ class TestWhatIsSeen:
     def test_autocast_and_clipping_are_settings_of_the_loop(self):
         loop = loaded("mixed_precision")
         assert loop.current["precision.autocast"] == "bfloat16"
-        assert loop.clip_norm == 1.0
+        assert loop.clip_grad == 1.0
 
     def test_settings_reach_the_scripts_own_objects(self):
         loop = loaded("public/dcgan")

@@ -297,7 +297,7 @@ class TestWhatIsAPlainLoop:
         text, plain = LOOPS[name]
         loop, _ = script(text)
         assert (loop.step is None) is plain
-        assert loop.clip_norm == (1.0 if name == "clipping" else None)
+        assert loop.clip_grad == (1.0 if name == "clipping" else None)
         if name == "no loader":
             assert len(next(iter(loop.data))[-1]) == 64
         else:

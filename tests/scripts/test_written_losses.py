@@ -197,4 +197,4 @@ def test_the_branch_of_a_scaler_that_there_is_none_of_is_never_taken(script):
                 optimizer.step()
     """)
     assert loop.step is None
-    assert loop.clip_norm == 1.0
+    assert loop.clip_grad == 1.0

@@ -290,7 +290,7 @@ RuntimeError: Cannot copy tensors.
             "CUDA error: not while capturing\nSearch for `it' in the manual.",
             "RuntimeError: CUDA error: not while capturing",
         ),
-        (100 * "\x1b[1mword\x1b[0m " + "end", f"RuntimeError: {' '.join(60 * ['word'])} …"),
+        (100 * "\x1b[1mword\x1b[0m " + "end", f"RuntimeError: {' '.join(59 * ['word'])} …"),
     ],
 )
 def test_an_error_in_one_line(message, line):

@@ -109,7 +109,7 @@ def test_a_librarys_own_step_loader_and_optimizer(name, library, batch, optimize
     assert type(loop.loader) is torch.utils.data.DataLoader
     assert torch.isfinite(one_step(loop))
     if name == "trainer":
-        assert loop.clip_norm == 1.0
+        assert loop.clip_grad == 1.0
         assert loop.current["precision.autocast"] == "bfloat16"
 
 

@@ -89,8 +89,7 @@ def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, 
 
 
 def test_a_model_with_a_loss_of_its_own_is_trained_without_labels():
-    decoder = [f"decoder_{option}" for option in SMALL_VIT[:4]]
-    loop = load("hf:vit_mae", *SMALL_VIT, *decoder, batch_size=2)
+    loop = load("hf:vit_mae", *SMALL_VIT, *(f"decoder_{option}" for option in SMALL_VIT[:4]), batch_size=2)
     assert loop.mode is Mode.TRAIN
     assert loop.data.keys() == {"pixel_values"}
     assert torch.isfinite(one_step(loop))
@@ -135,11 +134,7 @@ def test_an_architecture_is_found_in_a_name(transformers, name, kind):
         (
             "meta/llama-tiny",
             ("num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64"),
-            (
-                "GiB",
-                "meta/llama-tiny is not on this machine: the default configuration of llama",
-                "num_hidden_layers=2",
-            ),
+            ("GiB", "llama-tiny is not on this machine: the default configuration of llama", "num_hidden_layers=2"),
         ),
     ],
 )
@@ -188,3 +183,8 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("where their shapes fit" in note for note in larger.notes)
+
+
+def test_generation_says_how_many_tokens_a_step_makes():
+    loop = load("hf:gpt2", "n_layer=1", "n_embd=16", "n_head=2", "vocab_size=50", "generate=3", batch_size=2)
+    assert (loop.mode, loop.step.new_tokens, loop.step(loop.data).shape) == (Mode.INFER, 3, (2, 35))

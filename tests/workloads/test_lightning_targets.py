@@ -46,12 +46,12 @@ def test_a_trainer_says_how_it_clips_and_casts(lightning, parts):
         gradient_clip_val=0.5, precision="bf16-mixed", accumulate_grad_batches=2, max_epochs=3, **QUIET
     )
     loop = normalise((trainer, parts.Scheduled(), parts.Data()), SPEC)
-    assert loop.clip_norm == 0.5
+    assert loop.clip_grad == 0.5
     assert loop.current["precision.autocast"] == "bfloat16"
     assert any("each step is one of the 2" in note for note in loop.notes)
     by_value = lightning.Trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value", **QUIET)
     loop = normalise((by_value, parts.Scheduled(), parts.Data()), SPEC)
-    assert loop.clip_norm is None
+    assert loop.clip_grad is None
     assert "the Trainer clips gradients by value, which is left out" in loop.notes
 
 

@@ -280,9 +280,9 @@ def test_a_batch_size_for_a_loader_with_batches_of_its_own():
 
 
 def test_a_workload_says_what_it_clips_to():
-    assert normalise(Workload(Net(), batch(), clip_grad=0.5), spec()).clip_norm == 0.5
-    assert normalise({"model": Net(), "data": batch(), "max_grad_norm": 2}, spec()).clip_norm == 2.0
-    assert normalise((Net(), batch()), spec()).clip_norm is None
+    assert normalise(Workload(Net(), batch(), clip_grad=0.5), spec()).clip_grad == 0.5
+    assert normalise({"model": Net(), "data": batch(), "max_grad_norm": 2}, spec()).clip_grad == 2.0
+    assert normalise((Net(), batch()), spec()).clip_grad is None
 
 
 @pytest.mark.parametrize("norm", [-1, 0, float("nan"), True, "1"])

@@ -131,7 +131,7 @@ def _wanted(found: Found) -> Wanted:
     facts = state.facts.workload if state.facts else None
     current = facts.current if facts else {}
     for recipe, value in found.catalog.in_order(settings):
-        settings = {**settings, **{key: one for key, one in recipe.implies(value).items() if key not in settings}}
+        settings = {**recipe.implies.get(value, {}), **settings}
     loads = any(key in settings for key in LOADER_KEYS)
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
     mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)

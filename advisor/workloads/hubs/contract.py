@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -16,15 +16,18 @@ from advisor.errors import TargetError
 from advisor.records import Place, TargetSpec
 from advisor.workloads.workload import Workload
 
-_NEAREST_SHOWN = 5
+_NAMES_SHOWN = 5
 
 
 @dataclass(slots=True)
 class Adapted(Workload):
-    """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default.
+    """A workload that an adapter made, with what the user did not say.
 
-    ``samples`` are those of a step whose batch does not show them, such as the index at which its samples begin. The
-    other fields are those of :class:`~advisor.workloads.loop.Loop`.
+    ``notes`` say what was assumed on the user's behalf. ``usual_size`` is the batch size by default. ``samples`` are
+    those of a step whose batch does not show them, such as the index at which its samples begin. ``hint`` says what to
+    do when the model does not take the batch; empty where the user gave the batch. ``trainer`` is the library whose
+    trainer runs the loop, empty without one. ``places`` are those of the user's files where settings can be written.
+    ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -36,34 +39,13 @@ class Adapted(Workload):
     whole_round: tuple[Any, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Made-up batches for a model that came without data.
-
-    ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
-    ``counts`` is the unit of the batch size; ``fixed_size`` is the only one that the samples have.
-    """
-
-    make: Callable[[int], Any]
-    trains: bool
-    loss: Callable[..., Any] | None = None
-    optimizer: Callable[..., Any] | None = None
-    notes: tuple[str, ...] = ()
-    counts: str = "samples"
-    fixed_size: int | None = None
-
-
 class Adapter:
     """The knowledge about one library. Nothing imports the library before a target needs it."""
 
-    #: Its turn among all to be asked what an object is: libraries that build on others come before those.
-    order = 100
     #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
-    #: A name that the library has, with the prefix.
-    example = ""
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Return the model that ``name`` names. Raises TargetError where there is none."""
@@ -73,8 +55,12 @@ class Adapter:
         """Return what ``value`` means: a Workload, or a model. None where it is not one of this library's objects."""
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        """Return made-up batches for a model of this library; None where it is not."""
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+        """Return made-up batches for a model of this library, with a loss if it needs one; None for other models.
+
+        ``data`` makes a batch of a given size, where there is one ``usual_size`` only of that. ``mode`` is ``train``
+        where the batches can be trained on.
+        """
         return None
 
     def imported(self, submodule: str = "") -> ModuleType:
@@ -87,22 +73,12 @@ class Adapter:
         return importlib.import_module(f"{self.package}{submodule}")
 
 
-def unknown_name(name: str, library: str, known: Iterable[str], hint: str = "") -> TargetError:
+def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
     """The error for a name that a library does not have, with the nearest of its names."""
-    known = tuple(known)
-    near = nearest(name, known)
     names = sorted(set(known))
-    some = f"It has {len(names)}, such as {', '.join(names[:_NEAREST_SHOWN])}."
-    answer = f"Did you mean {', '.join(near)}?" if near else "" if hint else some
-    return TargetError(f"{library} has no model {name!r}.", " ".join(filter(None, (answer, hint))))
-
-
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are spelled most like a wanted one."""
-    names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=_NEAREST_SHOWN, cutoff=0.6)
-    inside = [other for other in names if len(name) > 2 and (name.lower() in other.lower())]
-    return list(dict.fromkeys([*close, *inside]))[:_NEAREST_SHOWN]
+    near = get_close_matches(name, names, _NAMES_SHOWN)
+    some = f"It has {len(names)}, such as {', '.join(names[:_NAMES_SHOWN])}."
+    return TargetError(f"{library} has no model {name!r}.", f"Did you mean {', '.join(near)}?" if near else some)
 
 
 def options_of(spec: TargetSpec) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.workloads.batches import batch_size_of
 from advisor.workloads.hubs.contract import Adapted, Adapter
 
 _PROGRAM = ".pt2"
@@ -21,7 +20,6 @@ _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made fro
 class Exported(Adapter):
     """A file instead of a module: the model in it, with the example inputs that it holds."""
 
-    order = 10
     package = "torch"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
@@ -58,10 +56,6 @@ class Exported(Adapter):
                 "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
             )
         batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
-        if spec.batch_size and spec.batch_size != batch_size_of(batch) and not value.range_constraints:
-            raise TargetError(
-                f"the program was exported for a batch of {batch_size_of(batch)} only.",
-                "Leave --batch-size out, or export it with a dynamic batch dimension.",
-            )
         notes = ["the program's own example inputs as its batch"]
-        return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes)
+        hint = "A program takes other sizes only where it was exported with dynamic ones: leave --batch-size out."
+        return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes, hint=hint)

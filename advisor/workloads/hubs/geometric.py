@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs
 from advisor.workloads.guess import noise, whole_numbers, with_labels
-from advisor.workloads.hubs.contract import Adapter, Samples
+from advisor.workloads.hubs.contract import Adapted, Adapter
 
 _NODES = 1024
 _FEW_NODES = 32
@@ -20,10 +22,9 @@ _GRAPH_INPUTS = ["x", "edge_index"]
 class Geometric(Adapter):
     """Models of graphs. There are no names: the builders need the numbers of features."""
 
-    order = 80
     package = "torch_geometric"
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         if ForwardInputs(model).required != _GRAPH_INPUTS:
             return None
         channels = (getattr(module, "in_channels", None) for module in model.modules())
@@ -35,9 +36,9 @@ class Geometric(Adapter):
         def graph(nodes: int) -> tuple[torch.Tensor, ...]:
             return noise(nodes, features), whole_numbers(nodes, 2, _EDGES_PER_NODE * nodes)
 
-        make = None
+        output = None
         if train and model.training:  # a small graph tells the number of classes: layers look at the edges' values
             with torch.no_grad():
-                make = with_labels(graph, model(*graph(_FEW_NODES)), _FEW_NODES)
+                output = model(*graph(_FEW_NODES))
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
-        return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)
+        return replace(with_labels(graph, output, _FEW_NODES), notes=[note], usual_size=nodes)

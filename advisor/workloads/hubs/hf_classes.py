@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,8 +14,8 @@ from advisor.errors import TargetError
 
 # The labels of transformers' tables of classes. The first table with an architecture decides its class.
 _LABELS = {
-    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": "decoded tokens",
-    "MODEL_FOR_SPEECH_SEQ_2_SEQ": "decoded tokens",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": "tokens",
+    "MODEL_FOR_SPEECH_SEQ_2_SEQ": "tokens",
     "MODEL_FOR_MASKED_LM": "tokens",
     "MODEL_FOR_CAUSAL_LM": "tokens",
     "MODEL_FOR_CTC": "characters",
@@ -33,9 +32,9 @@ _LABELS = {
     "MODEL_FOR_DEPTH_ESTIMATION": "",
     "MODEL_FOR_IMAGE_SEGMENTATION": "",
     "MODEL_FOR_UNIVERSAL_SEGMENTATION": "",
-    "MODEL_FOR_TIME_SERIES_PREDICTION": "future",
     "MODEL_FOR_PRETRAINING": "",
 }
+_FORECASTS = "ForPrediction"  # in the names of classes that are trained on a series' future values, in no table
 # A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
 # Words of names whose architecture is called otherwise.
@@ -63,7 +62,7 @@ def class_for(config: Any) -> Any:
     names = {kind: kind.__name__ for kind in _beside(config)}
     beside = sorted(names, key=lambda kind: ("For" not in names[kind], not names[kind].endswith("Model")))
     kinds += [kind for kind, _ in _in_tables(config, _LABELS)]
-    kinds += filter(_forecasts, beside)
+    kinds += [kind for kind in beside if _FORECASTS in names[kind]]
     kinds += [kind for kind, _ in _in_tables(config, {"MODEL": ""})]
     kinds += beside  # in no table: key point models, parts of composite models
     if not kinds:
@@ -77,9 +76,10 @@ def class_for(config: Any) -> Any:
 
 def labels_of(model: Any) -> str:
     """The kind of labels that a model's head is trained on; empty where that is unknown."""
+    if _FORECASTS in type(model).__name__:
+        return "future"
     named = (labels for kind, labels in _in_tables(model.config, _LABELS) if isinstance(model, kind))
-    of_a_part = "tokens" if model.loss_type == "ForCausalLM" else ""  # whose configuration is in no table
-    return next(named, "future" if _forecasts(type(model)) else of_a_part)
+    return next(named, "tokens" if model.loss_type == "ForCausalLM" else "")  # of a part, which is in no table
 
 
 def _in_tables(config: Any, tables: Mapping[str, str]) -> Iterator[tuple[Any, str]]:
@@ -106,11 +106,6 @@ def _beside(config: Any) -> Iterator[Any]:
         is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
         if is_model and kind.config_class is type(config) and kind.forward is not nn.Module.forward:
             yield kind
-
-
-def _forecasts(kind: type) -> bool:
-    """Whether a class has a head that is trained on a series' future values."""
-    return "For" in kind.__name__ and "future_values" in inspect.signature(getattr(kind, "forward", kind)).parameters
 
 
 def text_of(config: Any) -> Any:

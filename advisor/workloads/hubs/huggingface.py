@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Mode, TargetSpec, Value
 from advisor.workloads.guess import runs_on_gpu
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
-from advisor.workloads.hubs.hf_batches import hf_samples, longest_text, prompts
+from advisor.workloads.hubs.contract import Adapted, Adapter, options_of
+from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_text
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 
-_FLOAT_BYTES = 4
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
 _MOST_OF_MEMORY = 0.8
@@ -36,9 +36,7 @@ _USUAL_PROMPT = 32  # tokens, unless --input says otherwise
 class HuggingFace(Adapter):
     """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
 
-    order = 30
     prefix = "hf"
-    example = "hf:bert"
     package = "transformers"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
@@ -70,11 +68,10 @@ class HuggingFace(Adapter):
             return of_trainer(value)
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         import transformers
 
-        plain: Any = model
-        plain = plain.get_base_model() if hasattr(plain, "get_base_model") else plain  # peft's wrapper
+        plain: Any = getattr(model, "get_base_model", lambda: model)()  # of peft's wrapper
         if not isinstance(plain, transformers.PreTrainedModel):
             return None
         return hf_samples(plain, spec, train=train)
@@ -88,7 +85,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
     kind = architecture_in(name, transformers.CONFIG_MAPPING)
     if kind is None:
-        near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
+        near = get_close_matches(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
             f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
             f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture, such as "
@@ -129,7 +126,7 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
         if holder is None:
-            near = nearest(key, {other for part in holders for other in vars(part) if not other.startswith("_")})
+            near = get_close_matches(key, {other for part in holders for other in vars(part)})
             hint = f"Did you mean {', '.join(near)}?" if near else "Leave it out."
             raise TargetError(f"the configuration of {name} has no {key!r}.", hint)
         setattr(holder, key, value)
@@ -149,11 +146,11 @@ def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
 def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
     """A model of a configuration. Raises TargetError where the machine has no room for it."""
     kind, infers = class_for(config), spec.mode is Mode.INFER
-    numbers = 0
+    weights = 0
     if not runs_on_gpu(spec):
         with torch.device("meta"):
-            numbers = sum(parameter.numel() for parameter in kind(config).parameters())
-    needed, room = _FLOAT_BYTES * numbers * (1 if infers else _TRAIN_COPIES), psutil.virtual_memory().total
+            weights = sum(parameter.nbytes for parameter in kind(config).parameters())
+    needed, room = weights * (1 if infers else _TRAIN_COPIES), psutil.virtual_memory().total
     if needed >= _MOST_OF_MEMORY * room:
         raise TargetError(
             f"{'Inference' if infers else 'Training'} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this "
@@ -215,15 +212,17 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
             f"a prompt of {length} tokens and {new_tokens} new ones do not fit into the {room} positions of {name}.",
             f"Generate fewer, as in `-- {_OPTION}={max(1, room - length)}`, or give shorter prompts with --input 1x8.",
         )
-    made = prompts(model, replace(spec, input_shape=None), length)
+    made = ModelInputs(model, replace(spec, input_shape=None), length).inputs
     settings = model.generation_config
     settings.eos_token_id = None  # every prompt is continued to the same length
     settings.pad_token_id = settings.pad_token_id or 0
     if settings.decoder_start_token_id is None:
         settings.decoder_start_token_id = getattr(model.config, "decoder_start_token_id", None)
 
-    def step(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
+    def generate(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
         return model.generate(**batch, do_sample=False, max_new_tokens=new_tokens)
 
+    step: Any = generate
+    step.new_tokens = new_tokens  # by which the report counts tokens
     notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
     return Adapted(model=model.eval(), data=made, mode=Mode.INFER.value, step=step, notes=notes, usual_size=1)

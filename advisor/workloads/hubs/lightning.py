@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ _AUTOCAST = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 class Lightning(Adapter):
     """LightningModules, also with a DataModule or a DataLoader, and a Trainer, in any order."""
 
-    order = 40
     package = "lightning"
 
     def workload(self: Adapter, value: Any, spec: TargetSpec) -> Any:
@@ -49,7 +49,6 @@ class Lightning(Adapter):
 class PytorchLightning(Adapter):
     """The same under the library's older name."""
 
-    order = 50
     package = "pytorch_lightning"
     workload = Lightning.workload
 
@@ -103,19 +102,15 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
     if clip and trainer.gradient_clip_algorithm == "value":
         clip = None
         said.append("the Trainer clips gradients by value, which is left out")
-    common: dict[str, Any] = {
-        "data": loader,
-        "mode": Mode.TRAIN.value,
-        "notes": [*said, *notes],
-        "trainer": "lightning",
-    }
     training_step = _training_step(module, trainer.datamodule, pytorch)
+    found = Adapted(data=loader, mode=Mode.TRAIN.value, notes=[*said, *notes], trainer="lightning")
     if not module.automatic_optimization:
-        return Adapted(step=_by_hand(module, training_step), models=[module], optimizers=optimizers, **common)
+        return replace(found, step=_by_hand(module, training_step), models=[module], optimizers=optimizers)
     autocast = _AUTOCAST.get(str(trainer.precision))
     current = {"precision.autocast": autocast} if autocast else {}
-    return Adapted(
-        model=module, loss=training_step, optimizer=optimizers[0], clip_grad=clip or None, current=current, **common
+    clip_grad = clip or None
+    return replace(
+        found, model=module, loss=training_step, optimizer=optimizers[0], clip_grad=clip_grad, current=current
     )
 
 

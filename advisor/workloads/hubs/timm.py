@@ -8,26 +8,22 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples
-from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
-
-_FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 
 class Timm(Adapter):
     """``timm:NAME``, and models that timm built."""
 
-    order = 60
     prefix = package = "timm"
-    example = "timm:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         timm = self.imported()
         if not timm.is_model(name.partition(".")[0]):  # the tag of pretrained weights says the size and the classes
-            raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
+            raise unknown_name(name, "timm", timm.list_models())
         model: nn.Module = timm.create_model(name, pretrained=False, **options_of(spec))
         return model
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         config: Any = getattr(model, "pretrained_cfg", None)
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None

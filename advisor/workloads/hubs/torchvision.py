@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from advisor.records import TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import image_samples, momentum, noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
@@ -26,9 +27,7 @@ _FLOW_DECAY = 0.8
 class Torchvision(Adapter):
     """``torchvision:NAME``, and models of its classes."""
 
-    order = 70
     prefix = package = "torchvision"
-    example = "torchvision:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         models = self.imported(".models")
@@ -40,7 +39,7 @@ class Torchvision(Adapter):
         offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
         return build(weights=None, **offline, **options_of(spec))
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
         room, _, rest = type(model).__module__.partition(".models.")
         if room != "torchvision":
             return None
@@ -55,8 +54,8 @@ class Torchvision(Adapter):
                 pair = noise(2 * size, 3, height, width).split(size)
                 return (*pair, noise(size, 2, height, width)) if train else pair
 
-            note = f"two images of {height}x{width}"
-            return Samples(make, trains=train, loss=flow_loss, optimizer=momentum, notes=(note,))
+            found = Adapted(data=make, notes=[f"two images of {height}x{width}"])
+            return replace(found, mode=Mode.TRAIN, loss=flow_loss, optimizer=momentum) if train else found
         if kind == "detection":
             return _detection(model, spec, train=train)
         return image_samples(model, _shape(kind, spec), train=train)
@@ -68,16 +67,15 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
     if spec.input_shape is not None:
         return spec.input_shape[1:]
-    name, preprocessing = spec.target.rpartition(":")[2], dict[str, Any]()
-    with contextlib.suppress(ValueError):
-        weights: Any = next(iter(models.get_model_weights(name)), None)
-        preprocessing = getattr(getattr(weights, "transforms", None), "keywords", {})
-    crop = preprocessing.get("crop_size") or preprocessing.get("resize_size") or _USUAL_SIZE
+    crop: Any = _USUAL_SIZE
+    with contextlib.suppress(ValueError, StopIteration):  # a model of the user's own, or one without weights
+        weights: Any = next(iter(models.get_model_weights(spec.target.rpartition(":")[2])))
+        crop = weights.transforms.keywords.get("crop_size") or weights.transforms.keywords.get("resize_size", crop)
     height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
 
-def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
+def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
     """Images of ``--input`` or of the size that the model's own transform produces, with a few boxes each.
 
     Masks and key points come with them where the model has heads for those.
@@ -106,13 +104,13 @@ def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
         return noise(size, *shape)
 
     if not train:
-        return Samples(images, trains=False)
-    return Samples(
-        lambda size: (images(size), [target() for _ in range(size)]),
-        trains=True,
+        return Adapted(data=images)
+    return Adapted(
+        data=lambda size: (images(size), [target() for _ in range(size)]),
+        mode=Mode.TRAIN,
         loss=detection_loss,
         optimizer=momentum,
-        notes=(f"random images with {_BOXES} boxes each; the loss is the sum of the model's own",),
+        notes=[f"random images with {_BOXES} boxes each; the loss is the sum of the model's own"],
     )
 
 

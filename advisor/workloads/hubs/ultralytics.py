@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
 
 _SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
@@ -28,9 +27,7 @@ _SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 class Ultralytics(Adapter):
     """``ultralytics:NAME``, and YOLO objects."""
 
-    order = 20
     prefix = package = "ultralytics"
-    example = "ultralytics:yolov8n"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Build the network of ``name`` from its YAML, or read the weights that lie in a file."""
@@ -64,9 +61,8 @@ class Ultralytics(Adapter):
             parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
         return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
-        from ultralytics.cfg import cfg2dict
-        from ultralytics.utils import DEFAULT_CFG_DICT
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+        from ultralytics.cfg import get_cfg
 
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
@@ -81,17 +77,14 @@ class Ultralytics(Adapter):
             return noise(size, channels, height, width).sigmoid()
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
-            return Samples(images, trains=False, notes=(note,))
-        # As its trainer does: the weights of its losses, and the number of classes.
-        network.args = SimpleNamespace(**{**DEFAULT_CFG_DICT, **cfg2dict(getattr(network, "args", None) or {})})
-        if not hasattr(network, "nc"):
-            network.nc = _classes(network)
-        return Samples(
-            lambda size: {"img": images(size), **_truth(network, size, height, width)},
-            trains=True,
+            return Adapted(data=images, notes=[note])
+        network.args, network.nc = get_cfg(), network.yaml["nc"]  # as its trainer does: the weights of its losses
+        return Adapted(
+            data=lambda size: {"img": images(size), **_truth(network, size, height, width)},
+            mode=Mode.TRAIN,
             loss=yolo_loss,
             optimizer=_SGD,
-            notes=(f"{note}, the network's own loss",),
+            notes=[f"{note}, the network's own loss"],
         )
 
 
@@ -101,22 +94,17 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
     return total.sum()
 
 
-def _classes(network: Any) -> int:
-    return int(getattr(network.model[-1], "nc", 0)) or int(network.yaml.get("nc", 1000))
-
-
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
     """Made-up labels for the images, in the form that the task's loss reads."""
     head = network.model[-1]
     kind = type(head).__name__
-    classes = _classes(network)
     if kind == "Classify":
-        return {"cls": whole_numbers(classes, size)}
+        return {"cls": whole_numbers(network.nc, size)}
     boxes = size * _BOXES
     centres = 0.3 + 0.4 * noise(boxes, 2).sigmoid()
     truth = {
         "batch_idx": torch.arange(size).repeat_interleave(_BOXES).float(),
-        "cls": whole_numbers(classes, boxes, 1).float(),
+        "cls": whole_numbers(network.nc, boxes, 1).float(),
         "bboxes": torch.cat([centres, torch.full((boxes, 2), 0.2)], 1),
     }
     if kind.startswith("Segment"):

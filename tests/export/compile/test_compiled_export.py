@@ -53,7 +53,7 @@ class Scaled(nn.Module):
 def loop_of() -> Loop:
     torch.manual_seed(0)
     loader = torch.utils.data.DataLoader([{"scale": torch.ones(1), "image": torch.randn(3, 9, 9)}] * 6, batch_size=4)
-    return Loop(Scaled().eval(), loader, None, None, Mode.INFER, 4)
+    return Loop(Scaled().eval(), loader, None, None, Mode.INFER, batch_size=4)
 
 
 def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path):
