@@ -49,9 +49,10 @@ _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warn
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
-_EXITS = (
+_EXITS = "See the lines below, and mend what exits; or, in a module, move it under `if __name__ == '__main__':`."
+_PARSES = (
     "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
-    "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
+    "--lr 0.1`."
 )
 _OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
 _BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
@@ -149,9 +150,11 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
-    except SystemExit as error:  # a command line's parser prints its reason
-        shown = filter(None, (last_printed().rstrip(), user_frames(error)))
-        raise TargetError(f"{what} called sys.exit({error.code!r}).", _EXITS, "\n".join(shown)) from error
+    except SystemExit as error:  # a command line's parser prints its usage and the reason
+        printed = last_printed().rstrip()
+        hint = _PARSES if error.code == 2 and "usage:" in printed.lower() else _EXITS  # noqa: PLR2004 - of argparse
+        shown = filter(None, (printed, user_frames(error)))
+        raise TargetError(f"{what} called sys.exit({error.code!r}).", hint, "\n".join(shown)) from error
     except BaseException as error:
         problem = f"{what} failed: {one_line(error)}"
         raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error
