@@ -82,6 +82,11 @@ class Context:
         return told_s if self.state.paused else max(_LEAST_LEFT_S, told_s - (self.clock() - since))
 
     @property
+    def tries(self) -> str:
+        """What tries the settings that were left out: a key, or for a recorded session a command."""
+        return f"perf-advisor --resume {self.session_id}" if self.recorded else "R"
+
+    @property
     def ranking(self) -> Ranking:
         """The ranked settings, computed once per version."""
         wanted = (self.version, self.busy_with, self.catalog is None)

@@ -22,7 +22,7 @@ from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.context import closing_words
+from advisor.tui.context import closing_words, events_of
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
-    return _run(open_app(request, outputs, past), request, outputs)
+    return _run(open_app(request, outputs, past), request, outputs, past)
 
 
 def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
@@ -47,7 +47,7 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
     return _run(app, app.context.request, Outputs())
 
 
-def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
+def _run(app: AdvisorApp, request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
     """Run the app and write the outputs.
 
     After a signal that came before the app could open there is nothing to show: it stays closed.
@@ -57,6 +57,9 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
         if not INTERRUPTS.asked:
             _show(app)
         state = app.context.state
+        if past and state.baseline is None and state.failure is None:  # left before it was taken up
+            for event in events_of(past):
+                app.context.take(event)
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():

@@ -76,7 +76,7 @@ class ResultView(ListView):
             self._show_table()
 
     def _show_headline(self) -> None:
-        found = headline.headline(self.context.state, self.context.ranking)
+        found = headline.headline(self.context.state, self.context.ranking, self.context.tries)
         self._figure.set_class(not found.figure, "-missing")
         if self._figure.value != found.figure:
             self._figure.update(found.figure)
@@ -110,7 +110,7 @@ class ResultView(ListView):
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
-                reasons = ((name, reason.replace(RAISE_BUDGET, "R tries it")) for name, reason in fold.entries)
+                reasons = ((name, reason.replace(RAISE_BUDGET, f"{context.tries} tries it")) for name, reason in fold.entries)
                 listed = Bullets(tuple(f"{name}: {reason}" for name, reason in reasons))
                 return fold.title, (Section("", (listed,)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
