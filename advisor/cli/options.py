@@ -29,7 +29,13 @@ _BYTES = {"b": "1"} | {
 
 
 def quantity(
-    noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
+    noun: str,
+    units: Mapping[str, str],
+    hint: str,
+    kind: Callable[[float], float] = float,
+    *,
+    least: float = sys.float_info.min,
+    most: float = math.inf,
 ) -> Callable[[str], float]:
     """Return a parser for a number with one of these units, from ``least`` to ``most``. It raises UsageError."""
 
@@ -39,7 +45,7 @@ def quantity(
         amount = float(Decimal(match[1]) * Decimal(unit)) if match and unit else 0.0
         if not least <= amount <= most or math.isinf(amount):
             raise UsageError(f"{text!r} is not a {noun}.", hint)
-        return amount
+        return kind(amount)
 
     return parse_quantity
 
@@ -49,12 +55,7 @@ factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such
 milliseconds_of = quantity(
     "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
 )
-size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
-
-
-def bytes_of(text: str) -> int:
-    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
-    return int(size_of(text))
+bytes_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", int, least=1.0)
 
 
 def score_of(text: str) -> float:
@@ -117,12 +118,8 @@ def script_of(text: str) -> str:
 
 def gpus_of(text: str) -> int:
     """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
-    if text.strip().lower() == "all":
-        return 0
-    try:
-        return count_of(text)
-    except UsageError as error:
-        raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
+    hint = "Write one such as 2, or all; --device cpu uses none."
+    return 0 if text.strip().lower() == "all" else count_of(text, hint)
 
 
 # --- the options --------------------------------------------------------------------------------------------------

@@ -37,16 +37,17 @@ def warn(text: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError in place of printing its usage and exiting.
+    """An ArgumentParser of a command that raises UsageError in place of printing its usage and exiting.
 
-    ``places`` are the arguments of a command that passes on all that follows the first ``--``, to a target or a script
-    (``of``): as ``arguments`` of its options.
+    ``about`` is the text of the help: the docstring of the function that runs the command. ``places`` are the
+    arguments of a command that passes on all that follows the first ``--``, to a target or a script (``of``): as
+    ``arguments`` of its options.
     """
 
-    def __init__(self, prog: str, description: str, places: str = "", of: str = "target", **kwargs: Any) -> None:
+    def __init__(self, name: str, about: str | None, places: str = "", of: str = "target", **kwargs: Any) -> None:
+        prog = f"perf-advisor {name}".rstrip()
         kwargs |= {"usage": f"{prog} {places} [options] [-- ARGUMENTS of the {of}]"} if places else {}
-        kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=kind, **kwargs)
+        super().__init__(prog=prog, description=about, allow_abbrev=False, **kwargs)
         self._passes_on = bool(places)
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:

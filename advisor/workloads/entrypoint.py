@@ -152,7 +152,7 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
         raise
     except SystemExit as error:  # a command line's parser prints its usage and the reason
         printed = last_printed().rstrip()
-        hint = _PARSES if error.code == 2 and "usage:" in printed.lower() else _EXITS  # noqa: PLR2004 - of argparse
+        hint = _PARSES if error.code == 2 and "usage:" in printed.lower() else _EXITS
         shown = filter(None, (printed, user_frames(error)))
         raise TargetError(f"{what} called sys.exit({error.code!r}).", hint, "\n".join(shown)) from error
     except BaseException as error:

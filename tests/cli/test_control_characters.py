@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from sample_session import detailed_history, failed_history, sample_request
 
+from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import TargetError
 from advisor.experiment.state import SessionState
@@ -104,7 +105,7 @@ def test_an_error_of_two_lines_and_its_details(monkeypatch):
     def fail(invocation):
         raise TargetError(f"no build{STEERS}", f"define it{STEERS}", f"line 1{STEERS}\nline 2\x85!")
 
-    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(grammar, "parse", fail)
     with contextlib.redirect_stderr(io.StringIO()) as file:
         assert cli.main(["demo"]) == 3
     assert file.getvalue().splitlines() == [

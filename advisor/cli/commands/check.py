@@ -11,16 +11,11 @@ from advisor.figures.formatting import format_ms
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Measure a target with a settings file and without it; the exit code says whether the settings are worth it.
+    """Measure exported settings again.
 
-    Raises UsageError before anything is measured, also for a file that cannot be read or that changes nothing.
+    The exit code is 4 when the whole 95 % interval of their speed-up lies below --min-speedup.
     """
-    parser = Parser(
-        "perf-advisor check",
-        "Measure exported settings again. The exit code is 4 when the whole 95 % interval of their speed-up\n"
-        "lies below --min-speedup.",
-        "SETTINGS TARGET",
-    )
+    parser = Parser("check", run.__doc__, "SETTINGS TARGET")
     parser.add_exported("measure another target's settings, too")
     parser.add("--min-speedup")
     parser.add_limit()

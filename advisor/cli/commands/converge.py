@@ -8,13 +8,11 @@ from advisor.records import Mode
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train with the settings and without them; the exit code says whether they learn as well. Raises AdvisorError."""
-    parser = Parser(
-        "perf-advisor converge",
-        "Train with exported settings and without them, from the same seeds, and compare the loss curves. The exit\n"
-        "code is 4 when the settings learn worse, or diverge.",
-        "SETTINGS TARGET",
-    )
+    """Train with exported settings and without them, from the same seeds, and compare the loss curves.
+
+    The exit code is 4 when the settings learn worse, or diverge.
+    """
+    parser = Parser("converge", run.__doc__, "SETTINGS TARGET")
     parser.add_exported("train with another target's settings, too")
     parser.add("--steps", dest="steps", default=500)
     parser.add("--seeds")

@@ -8,8 +8,8 @@ from advisor.errors import ExitCode
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Describe the machine: in a table, or with every gauge as JSON. Raises UsageError."""
-    parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
+    """Describe this machine: its CPU, memory and GPUs."""
+    parser = Parser("hardware", run.__doc__)
     parser.add_json("as JSON, with every gauge")
     as_json = parser.parse(arguments).json
     from advisor.export.json_report import strict_json

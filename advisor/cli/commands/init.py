@@ -19,9 +19,8 @@ _LAST_LINES = 12
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a script in a separate process until its first step has ended, and write the file. Raises AdvisorError."""
-    about = "Write a build() to complete, filled in from a script."
-    parser = Parser("perf-advisor init", about, "SCRIPT", "script")
+    """Write a build() to complete, filled in from a script."""
+    parser = Parser("init", run.__doc__, "SCRIPT", "script")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.add("--output")
     parser.add_limit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import textwrap
 from collections.abc import Collection, Sequence
@@ -109,7 +110,7 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
-    parser = Parser("perf-advisor", about, "TARGET")
+    parser = Parser("", about, "TARGET", formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
     parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")

@@ -11,8 +11,8 @@ from advisor.records import Mode, text_of
 
 
 def run(arguments: Sequence[str]) -> int:
-    """List the recipes, or show the card of one. Raises UsageError for an id that no recipe has."""
-    parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
+    """List the recipes, or show what one does, when it helps and its numerics."""
+    parser = Parser("recipes", run.__doc__)
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     parser.add("--recipes")
     options = parser.parse(arguments)

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Show a recorded session again, and write its report. Raises AdvisorError."""
-    parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
+    """Show a recorded session again, and write its report."""
+    parser = Parser("report", run_report.__doc__)
     parser.add("session", *REPORTS, "--recipes")
     options = parser.parse(arguments)
     return _revisit(options, outputs_of(options), show=True)
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """Write the settings that a recorded session found. Raises AdvisorError."""
-    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
+    """Write the settings that a recorded session found."""
+    parser = Parser("export", run_export.__doc__)
     parser.add("session")
     parser.add("--export", default="tuned.yaml")
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
@@ -81,12 +81,8 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
 
 
 def run_open(arguments: Sequence[str]) -> int:
-    """Show a recorded session in the app; the latest where none is named.
-
-    Only recipes of the named folders are loaded, none that the session names. Raises UsageError where there is no
-    terminal, or no such session.
-    """
-    parser = Parser("perf-advisor open", "Show a recorded session in the app; `--resume ID` goes on measuring it.")
+    """Show a recorded session in the app; `--resume ID` goes on measuring it."""
+    parser = Parser("open", run_open.__doc__)
     parser.add("session", "--recipes")
     options = parser.parse(arguments)
     if not shows_the_app():
@@ -102,11 +98,8 @@ def run_open(arguments: Sequence[str]) -> int:
 
 
 def run_compare(arguments: Sequence[str]) -> int:
-    """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
-    parser = Parser(
-        "perf-advisor compare",
-        "Show the changes between two recorded sessions: baseline, stack, settings, machine, versions.",
-    )
+    """Show the changes between two recorded sessions: baseline, stack, settings, machine, versions."""
+    parser = Parser("compare", run_compare.__doc__)
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
@@ -126,8 +119,8 @@ def run_compare(arguments: Sequence[str]) -> int:
 
 
 def run_sessions(arguments: Sequence[str]) -> int:
-    """List the recorded sessions, or delete all but the latest. Raises UsageError."""
-    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
+    """List the recorded sessions, the latest first, or delete old ones."""
+    parser = Parser("sessions", run_sessions.__doc__)
     parser.add("--keep")
     keep = parser.parse(arguments).keep
     from advisor.experiment.past.journal import list_sessions, session_ids

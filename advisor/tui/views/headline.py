@@ -80,8 +80,9 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
         (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    costs = (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}")
-    return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state, tries)))
+    costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}"))
+    lines = (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state, tries))
+    return Headline(figure, style, lines)
 
 
 def _best_so_far(state: SessionState, ranking: Ranking) -> Content:

@@ -110,9 +110,9 @@ class ResultView(ListView):
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
-                reasons = ((name, reason.replace(RAISE_BUDGET, f"{context.tries} tries it")) for name, reason in fold.entries)
-                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in reasons))
-                return fold.title, (Section("", (listed,)),)
+                tries = f"{context.tries} tries it"
+                entries = (f"{name}: {reason.replace(RAISE_BUDGET, tries)}" for name, reason in fold.entries)
+                return fold.title, (Section("", (Bullets(tuple(entries)),)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
     # --- keys ------------------------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ async def test_leaving_says_how_to_open_it_again():
     assert app.return_code == 0
 
 
-@pytest.mark.parametrize(("keys", "option"), [("down down down a", " --accept batch_size"), ("down r", " --skip channels_last")])
+@pytest.mark.parametrize(
+    ("keys", "option"), [("down down down a", " --accept batch_size"), ("down r", " --skip channels_last")]
+)
 async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, option):
     record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
     untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
