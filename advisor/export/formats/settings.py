@@ -51,14 +51,14 @@ class SettingsFile(Format):
         return f"in your script: {first}", *rest
 
 
-def lines_in_script(name: str, found: Found) -> tuple[str, ...]:
-    """The lines that apply the settings file of this name in the loop that the session measured."""
+def lines_in_script(name: str, found: Found, trainer: str = "") -> tuple[str, ...]:
+    """The lines that apply the settings file of this name: in the loop that was measured, or in a library's trainer."""
     state = found.state
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
-    if workload is not None and workload.trainer:
-        on_cpu = "use_cpu=True, " if workload.device_type == "cpu" else ""  # without it they refuse bf16
-        return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[workload.trainer])
+    if trainer := trainer or (workload.trainer if workload else ""):
+        on_cpu = "use_cpu=True, " if workload and workload.device_type == "cpu" else ""  # without it they refuse bf16
+        return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[trainer])
     trains = state.mode is Mode.TRAIN
     objects = ["model"]
     objects += ["optimizer"] if trains and (workload is None or workload.optimizer is not None) else []
