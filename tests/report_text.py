@@ -1,6 +1,18 @@
-"""Parts of a report in Markdown."""
+"""Reports of sessions as text, and parts of one in Markdown."""
 
 import re
+
+from advisor.export.formats.html import html_page
+from advisor.export.formats.markdown import markdown_text
+from advisor.report.whole import document_of
+
+
+def html_report(state, request, catalog) -> str:
+    return html_page(document_of(state, request, catalog, drawn=True))
+
+
+def markdown_report(state, request, catalog) -> str:
+    return markdown_text(document_of(state, request, catalog))
 
 
 def body_of(text: str, section: str) -> str:

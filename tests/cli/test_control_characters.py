@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from report_text import html_report, markdown_report
 from sample_session import detailed_history, failed_history, sample_request
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import TargetError
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
-from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.headless.progress import HeadlessReporter

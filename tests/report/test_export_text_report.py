@@ -4,13 +4,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from report_text import body_of, table_rows
+from report_text import body_of, html_report, markdown_report, table_rows
 from sample_session import cancelled_history, detailed_history, failed_history, sample_history, sample_request
 
 from advisor.experiment.events import ExportVerified
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import _html_block, html_report
-from advisor.export.formats.markdown import markdown_report
+from advisor.export.formats.html import _html_block
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, Verification
 from advisor.report.document import Listing

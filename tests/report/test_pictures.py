@@ -5,11 +5,11 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 import tui_histories as histories
+from report_text import html_report, markdown_report
 from sample_session import cpu_history, detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import figure, html_report
-from advisor.export.formats.markdown import markdown_report
+from advisor.export.formats.html import figure
 from advisor.recipe.catalog import load_catalog
 from advisor.report.pictures import batch_chart, forest_chart, phases_chart, pictures, steps_chart
 from advisor.report.rows import ranking

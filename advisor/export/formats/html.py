@@ -6,17 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
 from advisor.records import Phase
 from advisor.report import document as doc
-
-if TYPE_CHECKING:
-    from advisor.experiment.request import Request
-    from advisor.experiment.state import SessionState
-    from advisor.recipe.catalog import Catalog
 
 
 class HtmlReport(Format):
@@ -28,7 +22,7 @@ class HtmlReport(Format):
     offered = Offer("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog, found.change))
+        yield File("Report", path, lambda: html_page(found.report(drawn=True)))
 
 
 _LONGEST_LISTING = 30  # lines; a longer one opens on a click
@@ -37,11 +31,8 @@ _PHASES = [phase.value.replace("_", " ") for phase in Phase]
 _APART = 0.08
 
 
-def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
-    """The report of a session as a page, light or dark as the reader's system. The session may still run."""
-    from advisor.report.whole import document_of
-
-    document = document_of(state, request, catalog, change, drawn=True)
+def html_page(document: doc.Document) -> str:
+    """A report as a page, light or dark as the reader's system."""
     title = html.escape(document.title)
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
     titles = [html.escape(section.title) for section in document.sections]
@@ -89,11 +80,7 @@ def _html_table(table: doc.Table) -> str:
 
 
 def _html_inline(inline: doc.Inline) -> str:
-    match inline:
-        case doc.Code(text):
-            return f"<code>{html.escape(text)}</code>"
-        case _:
-            return html.escape(inline)
+    return f"<code>{html.escape(inline.text)}</code>" if isinstance(inline, doc.Code) else html.escape(inline)
 
 
 # --- bar charts, styled by page.html ------------------------------------------------------------------------------

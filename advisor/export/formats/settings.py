@@ -5,7 +5,7 @@ from pathlib import Path
 
 from advisor.experiment.request import Outputs
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported, Mode
+from advisor.records import Mode
 
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.
@@ -42,9 +42,6 @@ class SettingsFile(Format):
         more = ("To use them, in your script:", *lines) if found.settings else ()
         text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
         yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
-
-    def to_verify(self, found: Found, path: str) -> Exported:
-        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
         first, *rest = (line for line in lines_in_script(name, found) if line != IMPORT)

@@ -22,5 +22,5 @@ class Trace(Format):
         facts = found.state.facts
         if facts and facts.profile and (stored := facts.profile.trace_path):
             if not is_file(stored):
-                raise UsageError(f"the trace {stored} is gone.", "Measure again: a session keeps its trace beside its logs.")
+                raise UsageError(f"the trace {stored} is gone.", "Measure again: a session keeps its own.")
             yield File("Trace", path, Path(stored).read_bytes)
