@@ -111,7 +111,7 @@ def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
     if figures.energy and figures.against is Against.BASELINE:
         before_j, after_j = figures.energy_j
         yield "Energy", f"{figures.energy} ({format_change(after_j, before_j)})"
-    yield "Numerics", figures.numerics_in_full
+    yield "Numerics", format_numerics(figures.numerics)
     if figures.numerics and figures.numerics.text:
         yield "", figures.numerics.text
 

@@ -82,7 +82,6 @@ def test_missing_numbers_are_a_dash():
     )
     assert {function(None) for function in functions} == {"–"}
     assert formatting.format_ratio(None) == "–"
-    assert formatting.format_numerics(None) == "–"
 
 
 def test_numerics_that_are_worse_than_declared_say_so():

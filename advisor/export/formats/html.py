@@ -113,7 +113,7 @@ def _stacked(bar: doc.Stacked) -> Iterator[str]:
     """The bar on a scale of its own, since shares are compared. The times are in the legend."""
     # A phase has the same colour in every bar.
     places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]
-    parts = [(part, f"p{at}", html.escape(part.initial)) for part, at in zip(bar.parts, places, strict=True)]
+    parts = [(part, f"p{at}", html.escape(part.name[:1].upper())) for part, at in zip(bar.parts, places, strict=True)]
     drawn = (f'<i class="on {kind}" style="flex:{part.size:.4g}">{sign}</i>' for part, kind, sign in parts)
     legend = (
         f'<span class="sign {kind}">{sign}</span> {html.escape(f"{part.name} {part.text}")}'

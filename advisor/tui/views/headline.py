@@ -8,11 +8,11 @@ from statistics import median
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_change, format_ms
+from advisor.figures.formatting import format_change, format_ms, format_numerics
 from advisor.records import Objective, Verdict
 from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch, stack_helps
 from advisor.report.rows import Figures, Ranking, Tick
-from advisor.report.several_gpus import result_sentence, row_words
+from advisor.report.several_gpus import result_sentence
 from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
 from advisor.tui.text import DIM
@@ -80,7 +80,7 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
         (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}"))
+    costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {format_numerics(together.numerics)}"))
     lines = (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state, tries))
     return Headline(figure, style, lines)
 
@@ -101,8 +101,7 @@ def _several_gpus(state: SessionState) -> list[Content]:
     record = state.scaling
     if record is None or not record.rows or not (record.best or state.finished):
         return []
-    best = record.row(record.best)
-    return [Content.styled(row_words(best), "bold $success") if best else Content(result_sentence(record))]
+    return [Content.styled(result_sentence(record), "bold $success" if record.best else "")]
 
 
 def _next(state: SessionState, tries: str) -> Content:

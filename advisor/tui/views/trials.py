@@ -17,7 +17,7 @@ from advisor.figures.formatting import format_bytes, format_ms, format_outcome, 
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Paragraph, Section, pairs
-from advisor.report.figures import block_times, block_words, energy_words, gpu_words
+from advisor.report.figures import block_words, energy_words, gpu_words
 from advisor.report.settings import doubts_and_notes
 from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
@@ -68,7 +68,7 @@ def _run(number: int, name: str, state: SessionState) -> Run:
     known = state.baseline.result if name == "baseline" and state.baseline else record.result if record else None
     if known is None:
         return Run(number, name, log_path, TrialResult(Outcome.CANCELLED) if state.finished else None)
-    step_ms = median(block_times(known)) if known.blocks else None
+    step_ms = median(block.step_ms for block in known.blocks) if known.blocks else None
     return Run(number, name, log_path or known.log_path, known, step_ms)
 
 
@@ -178,5 +178,5 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
 
 def _steps(result: TrialResult) -> str:
     """The step times of a trial: a steady one is a level line."""
-    spread, series = block_words(block_times(result), _SPARK)
+    spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
     return f"{series} {spread}"
