@@ -63,7 +63,7 @@ def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iter
     if (profile := state.profile) and profile.kind_of_step:
         subject = "The step is" if profile.bottleneck else "What limits the step is"
         yield Paragraph(f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}.")
-    yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
+    yield pairs([*workload_rows(state.facts, catalog), *measured_rows(state)])
     if state.baseline and state.baseline.result.notes:
         yield Bullets(state.baseline.result.notes)
 
@@ -90,7 +90,8 @@ def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterat
         yield "Settings", ", ".join([*listed, f"{'the others' if own else 'all'} at PyTorch's default"])
 
 
-def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
+def measured_rows(state: SessionState) -> Iterator[tuple[str, Inline]]:
+    """The measurements with the user's own settings."""
     baseline = state.baseline
     if baseline is None:
         return

@@ -32,9 +32,6 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     """Print text as it is, never as markup; where there is no terminal, plain and 100 columns wide."""
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=Theme(COLOURS))
-    if file.isatty():
-        console.print(_Shown(text))
-        return
     with console.capture() as capture:
         console.print(_Shown(text))
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
