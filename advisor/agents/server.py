@@ -199,7 +199,7 @@ def _run(*arguments: str) -> str:
     return f"{done.stdout}{done.stderr}".strip()
 
 
-def serve() -> int:
+def serve() -> None:
     """Serve until the client leaves; its jobs end then. Raises UsageError without the package ``mcp``."""
     try:
         from mcp.server import MCPServer
@@ -235,4 +235,3 @@ def serve() -> int:
             job.interrupt()
         for job in tools.jobs.values():
             job.end()
-    return ExitCode.OK

@@ -43,14 +43,13 @@ ABOUT = f"""\
 {_LISTED}"""
 
 
-def show_first_steps() -> int:
+def show_first_steps() -> None:
     """Print the three commands to begin with, for ``perf-advisor`` with nothing after it."""
     print(f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
-    return 0
 
 
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command of a command line: called, it runs and returns the exit code, or raises AdvisorError.
+def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
+    """The command of a command line: called, it runs and returns the exit code (None for 0), or raises AdvisorError.
 
     A session's options are read here, those of other commands when it is called. Raises UsageError for a mistake;
     ``--help`` and ``--version`` exit.

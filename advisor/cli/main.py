@@ -39,7 +39,7 @@ def _guarded(arguments: Sequence[str]) -> int:
             command = parse(arguments)
         if not isinstance(command, Measure):  # a session handles interrupts itself
             INTERRUPTS.at_once()
-        code = command()
+        code = command() or ExitCode.OK
         sys.stdout.flush()  # flushed here, where a reader that has left is no error
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

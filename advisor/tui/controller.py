@@ -59,11 +59,6 @@ class Controller:
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
-    @property
-    def busy_with(self) -> str:
-        """The name of the job that runs; empty where there is none."""
-        return self.running.name if self.running else ""
-
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
         if all(job.name != other.name for other in self._waiting):
@@ -83,6 +78,7 @@ class Controller:
         if self.running is None and self._waiting:
             self.running = self._waiting.popleft()
             self._in_thread(self.running.call, SESSION_GROUP)
+        self._context.busy_with = self.running.name if self.running else ""
         self._context.waiting = tuple(job.trial for job in self._waiting if job.trial)
 
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
@@ -96,7 +92,7 @@ class Controller:
         untried, measured = count_untried(state) > 0, state.baseline is not None
         if context.control is None or state.failure:
             return False
-        live, busy = state.finished is None, bool(self.busy_with)
+        live, busy = state.finished is None, self.running is not None
         offered = {
             "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
             "pause": live and not context.paused,

@@ -38,7 +38,7 @@ class ThemedApp(App[None]):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (BROAD, "-broad")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (BROAD, "-broad")]
 
     def __init__(self) -> None:
         super().__init__()

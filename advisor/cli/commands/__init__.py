@@ -1,4 +1,4 @@
-"""The commands, listed in `grammar.py`: a function reads the options, does it, and returns the exit code.
+"""The commands, listed in `grammar.py`: a function reads the options and does it.
 
-It may raise AdvisorError. Its docstring is the text of the command's help.
+It returns the exit code, None for 0, or raises AdvisorError. Its docstring is the text of the command's help.
 """

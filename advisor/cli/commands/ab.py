@@ -1,14 +1,13 @@
 """``perf-advisor ab``: two commands that train, timed in turn."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.parser import Parser, say
 from advisor.errors import ExitCode, UsageError
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Time two commands that train with PyTorch in turn, A B B A, each until it has made enough optimizer steps.
 
     They run as you type them, with all that they write; each is ended then. The exit code is 4 when the whole 95 %

@@ -1,7 +1,6 @@
 """``perf-advisor check``: whether exported settings are still worth it, for a continuous integration."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from advisor.cli.parser import Parser, say, target_of_exported
@@ -10,7 +9,7 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import format_ms
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Measure exported settings again.
 
     The exit code is 4 when the whole 95 % interval of their speed-up lies below --min-speedup.

@@ -1,13 +1,11 @@
 """``perf-advisor converge``: whether a training with exported settings learns as well as without them."""
 
-from collections.abc import Sequence
-
 from advisor.cli.parser import Parser, say, target_of_exported
 from advisor.errors import ExitCode, UsageError
 from advisor.records import Mode
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Train with exported settings and without them, from the same seeds, and compare the loss curves.
 
     The exit code is 4 when the settings learn worse, or diverge.

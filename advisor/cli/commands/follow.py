@@ -4,11 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 from advisor.cli.options import RENDEZVOUS
 from advisor.cli.parser import Parser, launch_of, say
-from advisor.errors import ExitCode, UsageError
+from advisor.errors import UsageError
 from advisor.figures.formatting import counted
 from advisor.process.household import OURS, SAFE_PATH
 from advisor.trial.starting import RANK, program
@@ -18,7 +17,7 @@ _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> None:
     """Lend this machine's GPUs to a session on another, until that has ended."""
     parser = Parser("follow", run.__doc__)
     parser.add("--gpus", default=1, help="this machine's GPUs, or all")
@@ -40,4 +39,3 @@ def run(arguments: Sequence[str]) -> int:
             say(f"took part in {counted(trials, 'trial')}")
         time.sleep(_PAUSE_S)
     say("no trial was asked for any more")
-    return ExitCode.OK

@@ -1,13 +1,11 @@
 """``perf-advisor hardware``: this machine."""
 
 import sys
-from collections.abc import Sequence
 
 from advisor.cli.parser import Parser
-from advisor.errors import ExitCode
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> None:
     """Describe this machine: its CPU, memory and GPUs."""
     parser = Parser("hardware", run.__doc__)
     parser.add_json("as JSON, with every gauge")
@@ -22,4 +20,3 @@ def run(arguments: Sequence[str]) -> int:
         print(strict_json(hardware, indent=2))
     else:
         print_text(body_of([hardware_table(hardware, None)]), sys.stdout)
-    return ExitCode.OK

@@ -1,11 +1,9 @@
 """``perf-advisor mcp``: a server for coding agents."""
 
-from collections.abc import Sequence
-
 from advisor.cli.parser import Parser
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: list[str]) -> None:
     """Serve coding agents over standard input and output, by the Model Context Protocol.
 
     Its tools: inspect, measure, progress, result, cancel, explain, diff, export, ab. Start it in the folder of your
@@ -14,4 +12,4 @@ def run(arguments: Sequence[str]) -> int:
     Parser("mcp", run.__doc__).parse(arguments)
     from advisor.agents.server import serve
 
-    return serve()
+    serve()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from advisor.experiment.state import SessionState
 
 
-def run_report(arguments: Sequence[str]) -> int:
+def run_report(arguments: list[str]) -> int:
     """Show a recorded session again, and write its report."""
     parser = Parser("report", run_report.__doc__)
     parser.add("session", *REPORTS, "--recipes")
@@ -32,7 +31,7 @@ def run_report(arguments: Sequence[str]) -> int:
     return _revisit(options, outputs_of(options), show=True)
 
 
-def run_export(arguments: Sequence[str]) -> int:
+def run_export(arguments: list[str]) -> int:
     """Write the settings that a recorded session found."""
     parser = Parser("export", run_export.__doc__)
     parser.add("session")
@@ -80,7 +79,7 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
     return ExitCode.OK if show or state.baseline else ExitCode.TARGET
 
 
-def run_open(arguments: Sequence[str]) -> int:
+def run_open(arguments: list[str]) -> int:
     """Show a recorded session in the app; `--resume ID` goes on measuring it."""
     parser = Parser("open", run_open.__doc__)
     parser.add("session", "--recipes")
@@ -97,7 +96,7 @@ def run_open(arguments: Sequence[str]) -> int:
     return show_session(options.session, tuple(options.recipe_folders or ()))
 
 
-def run_compare(arguments: Sequence[str]) -> int:
+def run_compare(arguments: list[str]) -> None:
     """Show the changes between two recorded sessions: baseline, stack, settings, machine, versions."""
     parser = Parser("compare", run_compare.__doc__)
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
@@ -115,10 +114,9 @@ def run_compare(arguments: Sequence[str]) -> int:
         lines.append(line)
     print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(*sides))}")
     print_sections(comparison_sections(*sides), sys.stdout)
-    return ExitCode.OK
 
 
-def run_sessions(arguments: Sequence[str]) -> int:
+def run_sessions(arguments: list[str]) -> None:
     """List the recorded sessions, the latest first, or delete old ones."""
     parser = Parser("sessions", run_sessions.__doc__)
     parser.add("--keep")
@@ -131,7 +129,7 @@ def run_sessions(arguments: Sequence[str]) -> int:
     if keep:
         deleted = sum(map(_delete, islice(list_sessions(), keep, None)))
         print(f"{counted(deleted, 'session')} deleted.")
-        return ExitCode.OK
+        return
     made, unread = table("session", "target", "result", "length"), session_ids()
     for past in list_sessions():
         unread.remove(past.session_id)
@@ -145,7 +143,6 @@ def run_sessions(arguments: Sequence[str]) -> int:
         warn(f"{many}; `perf-advisor report {unread[0]}` says why.")
     elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
-    return ExitCode.OK
 
 
 def _delete(past: PastSession) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import var
@@ -35,7 +32,7 @@ _TINY = 16  # a screen of fewer lines
 class ResultView(ListView):
     """The headline over the table and the card."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
         key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),

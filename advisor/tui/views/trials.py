@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
@@ -75,7 +73,7 @@ def _run(number: int, name: str, state: SessionState) -> Run:
 class TrialsView(ListView):
     """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("trials.log", "l", "read", "Log", "Go into the log of the selected trial; Escape comes back"),
         *LIST_KEYS,
     ]
