@@ -170,11 +170,6 @@ class _Writer:
 
 
 def _with_section(document: Document, settings: Mapping[str, Value]) -> Document:
-    if settings and not isinstance(document.tree.get(SECTION), dict | None):
-        raise UsageError(
-            f"the config's section {SECTION}: is not a mapping of settings.",
-            "Remove the section, or write one `key: value` a line under it.",
-        )
     for key, value in settings.items():
         try:
             document = document.changed((SECTION, key), value)

@@ -87,8 +87,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "cancelled": finished.cancelled if finished else False,
         "error": failure and _fields(failure, "message hint"),
     }
-    finite: Json = _finite(full)
-    return finite
+    return dict(_finite(full))
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from textual import on, work
@@ -160,15 +160,7 @@ class AdvisorApp(ThemedApp):
             self.context.version += 1
             self.base_screen.draw()
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
+    def notify(self, message: str, *, title: str = "", severity: SeverityLevel = "information", **_: Any) -> None:
         """Tell the person something in the status line, for it must cover nothing. It is text, never markup."""
         if self.alive:
             self.base_screen.status.show_notice(f"{title}: {message}" if title else message, severity)

@@ -58,8 +58,8 @@ def _html_block(block: doc.Block) -> str:
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
         case doc.Listing(text):
             listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
-            is_long = lines > _LONGEST_LISTING
-            return f"<details><summary>{lines} lines</summary>{listing}</details>" if is_long else listing
+            folded = f"<details><summary>{lines} lines</summary>{listing}</details>"
+            return folded if lines > _LONGEST_LISTING else listing
         case doc.Table():
             return _html_table(block)
         case doc.Bars():
