@@ -94,11 +94,6 @@ class Figures:
         return f"{SIGNS[self.against]}{speedup:.{digits}f}x"
 
     @property
-    def interval(self) -> str:
-        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002
-        return self.words.partition("(")[2].rstrip(")")
-
-    @property
     def compared(self) -> str:
         """The comparison behind the speed-up: ``compared with and without it, 2 other settings on``."""
         if self.against is Against.BASELINE:

@@ -185,8 +185,8 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
         return
     cells = [_cells(row, state) for row in found.every]
     brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
-    words = ("Setting", "What", "Numerics", "Use", "Remark")
-    blocks: list[Block] = [table_of(cells, words, brief=brief, remarks="Remark")]
+    table = table_of(cells, ("Setting", "What", "Numerics", "Use", "Remark"), brief=brief, remarks="Remark")
+    blocks: list[Block] = [table]
     if goal is Objective.MEMORY:
         blocks.append(Paragraph("At equal memory, the faster comes first."))
     yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
@@ -200,9 +200,8 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
 def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
     """The cells of a setting by their headings."""
     figures = row.figures
-    setting = Code(", ".join(format_setting(key, value) for key, value in row.candidate.settings.items()))
     return {
-        "Setting": setting,
+        "Setting": Code(", ".join(format_setting(key, value) for key, value in row.candidate.settings.items())),
         "What": row.title,
         "Speed-up": figures.words if figures else "failed",
         "Step": figures.steps if figures else MISSING,

@@ -114,7 +114,6 @@ def table(*columns: str, right: Iterable[str] = ()) -> RichTable:
     """An empty table without frames; the columns named in ``right`` hold numbers."""
     made = RichTable(box=None, pad_edge=False, header_style="quiet", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(
-            column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold"
-        )
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return made

@@ -75,10 +75,11 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
     if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
         pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
         figure, word = format_change(pair[1], pair[0]), f"{state.goal.objective.value} at {figure} the speed"
+    interval = together.words.partition("(")[2].rstrip(")")
     first = Content.assemble(
         (word, f"bold {style}"),
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
-        (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
+        (f"  {interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
     costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {format_numerics(together.numerics)}"))
     lines = (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state, tries))
