@@ -43,11 +43,6 @@ ABOUT = f"""\
 {_LISTED}"""
 
 
-def show_first_steps() -> None:
-    """Print the three commands to begin with, for ``perf-advisor`` with nothing after it."""
-    print(f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
-
-
 def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
     """The command of a command line: called, it runs and returns the exit code (None for 0), or raises AdvisorError.
 
@@ -55,7 +50,7 @@ def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
     ``--help`` and ``--version`` exit.
     """
     if not arguments:
-        return show_first_steps
+        return partial(print, f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
     first, *rest = arguments
     if first == "help":
         first, arguments = "--help", ["--help"]

@@ -65,10 +65,8 @@ class MainScreen(Screen[object]):
         await asyncio.to_thread(_import_what_opens_later)
         if not self._switcher.is_attached:  # the app was left meanwhile
             return
-        hidden = [view_class(view.id)(self.context, self._controller) for view in VIEWS[1:]]
-        for view in hidden:
-            view.display = False
-        await self._switcher.mount_all(hidden)
+        for view in VIEWS[1:]:
+            await self._switcher.add_content(view_class(view.id)(self.context, self._controller))
         if self._wanted:
             self.action_show_view(self._wanted)
 

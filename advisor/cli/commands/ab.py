@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("commands", nargs="+", metavar="COMMAND", help='as in "python train.py --epochs 1"')
     parser.add("--min-speedup")
     parser.add_limit()
-    parser.add_json()
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(arguments)
     if len(options.commands) != 2:
         raise UsageError(

@@ -18,7 +18,7 @@ def run(arguments: list[str]) -> int:
     parser.add_exported("measure another target's settings, too")
     parser.add("--min-speedup")
     parser.add_limit()
-    parser.add_json()
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(arguments)
     request, needed = Request(target_of_exported(options), options.budget_s), options.min_speedup
     from advisor.experiment.measuring.verification import check

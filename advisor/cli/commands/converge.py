@@ -14,7 +14,7 @@ def run(arguments: list[str]) -> int:
     parser.add_exported("train with another target's settings, too")
     parser.add("--steps", dest="steps", default=500)
     parser.add("--seeds")
-    parser.add_json("the curves as JSON")
+    parser.add_argument("--json", action="store_true", help="the curves as JSON")
     options = parser.parse(arguments)
     target = target_of_exported(options)
     if target.mode is Mode.INFER:

@@ -8,7 +8,7 @@ from advisor.cli.parser import Parser
 def run(arguments: list[str]) -> None:
     """Describe this machine: its CPU, memory and GPUs."""
     parser = Parser("hardware", run.__doc__)
-    parser.add_json("as JSON, with every gauge")
+    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
     as_json = parser.parse(arguments).json
     from advisor.export.json_report import strict_json
     from advisor.machine.hardware import inspect_hardware

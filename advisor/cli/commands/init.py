@@ -36,9 +36,8 @@ def run(arguments: list[str]) -> None:
     text = _draft(options.script, str(path), options.arguments, options.budget_s)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
-    print(
-        f"{path} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(str(path))}"
-    )
+    then = f"then type: perf-advisor {quote(str(path))}"
+    print(f"{path} written. Complete its {counted(todo, 'line')} marked TODO, {then}")
 
 
 def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> str:

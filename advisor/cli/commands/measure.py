@@ -55,8 +55,8 @@ class Measure:
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
-        opens = not INTERRUPTS.asked  # after a signal the outputs that were asked for are written at once
-        if opens and not self.headless and shows_the_app():
+        # After a signal the outputs that were asked for are written at once.
+        if not INTERRUPTS.asked and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
 

@@ -14,7 +14,7 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode, UsageError
-from advisor.experiment.request import Outputs, beside_own_files
+from advisor.experiment.request import beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 
@@ -28,7 +28,7 @@ def run_report(arguments: list[str]) -> int:
     parser = Parser("report", run_report.__doc__)
     parser.add("session", *REPORTS, "--recipes")
     options = parser.parse(arguments)
-    return _revisit(options, outputs_of(options), show=True)
+    return _revisit(options, show=True)
 
 
 def run_export(arguments: list[str]) -> int:
@@ -40,10 +40,10 @@ def run_export(arguments: list[str]) -> int:
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
     check_recipes(options)
-    return _revisit(options, outputs_of(options), show=False)
+    return _revisit(options, show=False)
 
 
-def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
+def _revisit(options: Namespace, *, show: bool) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
     Only recipes of the named folders are loaded: no code is run because a session names it. Raises AdvisorError.
@@ -54,6 +54,7 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
     from advisor.report.terminal import print_sections
     from advisor.report.whole import summary_sections
 
+    outputs = outputs_of(options)
     past, state, line = _opened(options.session)
     outputs = beside_own_files(outputs, past.request)
     if not show and not options.force:
