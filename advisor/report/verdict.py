@@ -144,10 +144,8 @@ def whole_loop(state: SessionState) -> str:
     if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
         return ""
     share = times.step_ms / times.round_ms
-    rest = (f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
-    said = (
-        f"Your step is {format_percent(share)} of a round of your loop; {', '.join(rest) or 'the rest is not named'}."
-    )
+    rest = ", ".join(f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
+    said = f"Your step is {format_percent(share)} of a round of your loop; {rest or 'the rest is not named'}."
     stack = state.stack
     if stack is None or not stack.comparison or not figures.stack_helps(state):
         return said

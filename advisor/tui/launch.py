@@ -54,7 +54,11 @@ def _run(app: AdvisorApp, past: PastSession | None = None) -> int:
     with INTERRUPTS.handled():
         started = time.monotonic()
         if not INTERRUPTS.asked:
-            _show(app)
+            Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
+            with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
+                app.run()
+            if app.return_code is None:
+                raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
         state = app.context.state
         if past and state.baseline is None and state.failure is None:  # left before it was taken up
             for event in events_of(past):
@@ -63,14 +67,6 @@ def _run(app: AdvisorApp, past: PastSession | None = None) -> int:
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
             return _farewell(app)
-
-
-def _show(app: AdvisorApp) -> None:
-    Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
-    with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
-        app.run()
-    if app.return_code is None:
-        raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
