@@ -50,10 +50,7 @@ _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Trace
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
 _EXITS = "See the lines below, and mend what exits; or, in a module, move it under `if __name__ == '__main__':`."
-_PARSES = (
-    "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
-    "--lr 0.1`."
-)
+_PARSES = "See the lines below. Give the arguments that it needs after --, as in `perf-advisor train.py -- --lr 0.1`."
 _OPTIONS = "Mend or leave out the options after --; or give those that it lacks, as in `-- num_classes=10`."
 _BY_NAME = "Give what it lacks after --, as in `-- num_classes=10`; or name a folder with its config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."

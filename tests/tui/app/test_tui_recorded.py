@@ -45,7 +45,6 @@ async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finish
     history = [*sample_history(), StageStarted("search"), TrialStarted("again: tf32=high", "/nowhere/x.log")]
     app, text = await shown(journaled(history))
     assert app.context.state.running == ""
-    assert app.context.state.finished is not None
     assert not app.context.state.finished.cancelled
     assert "interrupted" not in text
     assert f"Recorded: perf-advisor --resume {app.context.session_id} goes on" in text
@@ -93,9 +92,7 @@ async def test_leaving_says_how_to_open_it_again():
     assert app.return_code == 0
 
 
-@pytest.mark.parametrize(
-    ("keys", "option"), [("down down down a", " --accept batch_size"), ("down r", " --skip channels_last")]
-)
+@pytest.mark.parametrize(("keys", "option"), [("down down down a", " --accept batch_size"), ("down r", " --skip ")])
 async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, option):
     record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
     untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
@@ -114,11 +111,6 @@ async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, opt
 # --- the command line -----------------------------------------------------------------------------------------
 
 
-def test_open_without_a_terminal_says_what_to_do(capsys):
-    assert cli.main(["open", "abc"]) == 2
-    assert "`perf-advisor report abc` prints the session." in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", [["open", "abc"], ["demo"]])
 def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", Terminal())
@@ -127,6 +119,7 @@ def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
     monkeypatch.setattr("advisor.headless.run.run_headless", lambda *_: 42)
     monkeypatch.setattr("advisor.tui.launch.run_app", lambda *_: pytest.fail("the app was opened"))
     assert cli.main(command) == (2 if command[0] == "open" else 42)
+    assert command == ["demo"] or "`perf-advisor report abc` prints the session." in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):
@@ -159,7 +152,6 @@ def test_a_resumed_session_that_was_left_at_once_keeps_its_measurements(monkeypa
     monkeypatch.setattr(AdvisorApp, "run", lambda app: setattr(app, "_return_code", 130))
     assert launch.run_app(past.request, Outputs(), past) == 130
     told = capsys.readouterr().out
-    assert "Nothing was measured" not in told
     assert f"kept in session {past.session_id}." in told
     assert f"Go on with: perf-advisor --resume {past.session_id}" in told
 
