@@ -24,10 +24,7 @@ def run(arguments: list[str]) -> None:
     parser.add(*RENDEZVOUS)
     options = parser.parse(arguments)
     if options.machines == 1:
-        raise UsageError(
-            "there is no session to follow.",
-            "Give the --nnodes and --rdzv-endpoint that the session on the first machine has.",
-        )
+        raise UsageError("there is no session to follow.", "Give the session's own --nnodes and --rdzv-endpoint.")
     numbers = ["--nproc-per-node", str(options.gpus or "gpu"), "--no-python"]
     torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", *launch_of(options), *numbers]
     environment = {SAFE_PATH: OURS, **os.environ}

@@ -102,9 +102,7 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
         return past
     fitting = list(filter(is_wanted, list_sessions()))
     if not fitting:
-        raise UsageError(
-            f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
-        )
+        raise UsageError(f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists them.")
     return next((past for past in fitting if past.request.target.directory == wanted.directory), fitting[0])
 
 
@@ -158,9 +156,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
 def _check_is_no_command(target: str, commands: Collection[str]) -> None:
     """Raise UsageError for a missing target, and one that is, or may be meant as, a command."""
     if not target:
-        raise UsageError(
-            "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
-        )
+        raise UsageError("there is no target.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`.")
     words = [*commands, DEMO]
     close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
     if close and target != DEMO:

@@ -87,10 +87,7 @@ def run_open(arguments: list[str]) -> int:
     options = parser.parse(arguments)
     if not shows_the_app():
         command = f"perf-advisor report {options.session}".rstrip()
-        raise UsageError(
-            "open shows a session in the app, and there is no terminal that it can draw on.",
-            f"`{command}` prints the session.",
-        )
+        raise UsageError("there is no terminal that the app can draw on.", f"`{command}` prints the session.")
     with collector_waits():
         from advisor.tui.launch import show_session
 
