@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 WITHOUT_TORCH = [
     *("advisor", "advisor.cli.main", "advisor.cli.grammar", "advisor.machine.hardware", "advisor.headless.run"),
     *("advisor.runner.trials", "advisor.recipe.catalog", "advisor.experiment.session", "advisor.export.outputs"),
@@ -29,7 +27,6 @@ def test_importing_them_loads_neither_torch_nor_textual():
     assert loaded_with(*WITHOUT_TORCH) == []
 
 
-@pytest.mark.skipif(importlib.util.find_spec("advisor.tui") is None, reason="there is no app")
 def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
     code = (
         "import sys\nfrom advisor.cli.grammar import parse\nparse(['demo'])\nimport advisor.tui.launch\n"

@@ -33,18 +33,8 @@ _LONGEST_WAIT_S, _ENDING_S = 60.0, 10.0
 # Options that write files, or open the app: those have tools, or no place here.
 _NOT_HERE = ("--export", "--report", "--trace", "--json", "--force", "--resume", "--recipes")
 # Fields of the report that go out as they are, and those of a recommendation.
-_WHOLE = (
-    "session",
-    "target",
-    "bottleneck",
-    "bottleneck_evidence",
-    "stack",
-    "verification",
-    "session_s",
-    "cancelled",
-    "error",
-)
-_OF_RECOMMENDATION = ("recipe", "settings", "speedup", "ci_low", "ci_high", "verdict", "why", "needs_consent")
+_WHOLE = "session target bottleneck bottleneck_evidence stack verification session_s cancelled error"
+_OF_RECOMMENDATION = "recipe settings speedup ci_low ci_high verdict why needs_consent"
 
 
 class Job:
@@ -180,9 +170,9 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
     tried = [one for one in report["trials"] if one["verdict"] in ("same", "slower", "unclear", "failed")]
     recommended = report["recommendations"][:_MOST_ENTRIES]
     return {
-        **{key: report.get(key) for key in _WHOLE},
+        **{key: report.get(key) for key in _WHOLE.split()},
         "baseline": {key: value for key, value in (report["baseline"] or {}).items() if value is not None},
-        "recommendations": [{key: one[key] for key in _OF_RECOMMENDATION if key in one} for one in recommended],
+        "recommendations": [{key: one[key] for key in _OF_RECOMMENDATION.split() if key in one} for one in recommended],
         "others": {one["recipe"]: one["reason"] or one["verdict"] for one in tried},
         "habits": report["habits"][:_MOST_ENTRIES],
         "findings": report["findings"][:_MOST_ENTRIES],
@@ -199,7 +189,7 @@ def _run(*arguments: str) -> str:
     return f"{done.stdout}{done.stderr}".strip()
 
 
-def serve() -> int:
+def serve() -> None:
     """Serve until the client leaves; its jobs end then. Raises UsageError without the package ``mcp``."""
     try:
         from mcp.server import MCPServer
@@ -235,4 +225,3 @@ def serve() -> int:
             job.interrupt()
         for job in tools.jobs.values():
             job.end()
-    return ExitCode.OK

@@ -43,20 +43,14 @@ ABOUT = f"""\
 {_LISTED}"""
 
 
-def show_first_steps() -> int:
-    """Print the three commands to begin with, for ``perf-advisor`` with nothing after it."""
-    print(f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
-    return 0
-
-
-def parse(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command of a command line: called, it runs and returns the exit code, or raises AdvisorError.
+def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
+    """The command of a command line: called, it runs and returns the exit code (None for 0), or raises AdvisorError.
 
     A session's options are read here, those of other commands when it is called. Raises UsageError for a mistake;
     ``--help`` and ``--version`` exit.
     """
     if not arguments:
-        return show_first_steps
+        return partial(print, f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")
     first, *rest = arguments
     if first == "help":
         first, arguments = "--help", ["--help"]

@@ -3,30 +3,22 @@
 Importing this module loads neither torch nor rich nor textual; each command loads what it needs.
 """
 
-from __future__ import annotations
-
 import gc
-import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.logs import take_streams
 from advisor.process.meanwhile import collector_waits
-
-if TYPE_CHECKING:
-    from advisor.errors import AdvisorError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
     with INTERRUPTS.handled(for_good=arguments is None):
         if arguments is not None:
-            for stream in (sys.stdout, sys.stderr):
-                if isinstance(stream, io.TextIOWrapper):
-                    stream.reconfigure(errors="replace")  # any text can be shown on any terminal
             return _guarded(arguments)
         output = take_streams()
         code = _guarded(sys.argv[1:])
@@ -38,10 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    from advisor.errors import AdvisorError, ExitCode
-
+    """Run the command and return its exit code; what it raises is shown as an error."""
     try:
-        return _run(arguments)
+        with collector_waits():
+            from advisor.cli.commands.measure import Measure
+            from advisor.cli.grammar import parse
+
+            command = parse(arguments)
+        if not isinstance(command, Measure):  # a session handles interrupts itself
+            INTERRUPTS.at_once()
+        code = command() or ExitCode.OK
+        sys.stdout.flush()  # flushed here, where a reader that has left is no error
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output left, as `head` does
@@ -51,25 +50,11 @@ def _guarded(arguments: Sequence[str]) -> int:
         shown = error if isinstance(error, AdvisorError) else _explained(error)
         _complain(shown.message, shown.hint, shown.details)
         return shown.exit_code
-
-
-def _run(arguments: Sequence[str]) -> int:
-    with collector_waits():
-        from advisor.cli.commands.measure import Measure
-        from advisor.cli.grammar import parse
-
-        command = parse(arguments)
-    if not isinstance(command, Measure):  # a session handles interrupts itself
-        INTERRUPTS.at_once()
-    code = command()
-    sys.stdout.flush()  # flushed here, where a reader that has left is no error
     return code
 
 
 def _explained(error: Exception) -> AdvisorError:
     """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
-    from advisor.errors import AdvisorError, UsageError, refusal_of
-
     said = f"{type(error).__name__}: {error}"
     try:
         os.getcwd()  # noqa: PTH109 - pathlib takes its time
@@ -80,10 +65,8 @@ def _explained(error: Exception) -> AdvisorError:
     if isinstance(error, ImportError):
         hint = "`pip check` says what does not fit; `pip install --upgrade perf-advisor` installs what is missing."
         return UsageError(f"a library is missing, broken or too old: {said}", hint)
-    import traceback
-
-    text = "".join(traceback.format_exception(error))
-    return AdvisorError(f"this is a bug of ours: {said}", "Please report it with this traceback.", text)
+    details = "".join(traceback.format_exception(error))
+    return AdvisorError(f"this is a bug of ours: {said}", "Please report it with this traceback.", details)
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:

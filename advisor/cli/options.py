@@ -29,7 +29,13 @@ _BYTES = {"b": "1"} | {
 
 
 def quantity(
-    noun: str, units: Mapping[str, str], hint: str, *, least: float = sys.float_info.min, most: float = math.inf
+    noun: str,
+    units: Mapping[str, str],
+    hint: str,
+    kind: Callable[[float], float] = float,
+    *,
+    least: float = sys.float_info.min,
+    most: float = math.inf,
 ) -> Callable[[str], float]:
     """Return a parser for a number with one of these units, from ``least`` to ``most``. It raises UsageError."""
 
@@ -39,7 +45,7 @@ def quantity(
         amount = float(Decimal(match[1]) * Decimal(unit)) if match and unit else 0.0
         if not least <= amount <= most or math.isinf(amount):
             raise UsageError(f"{text!r} is not a {noun}.", hint)
-        return amount
+        return kind(amount)
 
     return parse_quantity
 
@@ -49,12 +55,7 @@ factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such
 milliseconds_of = quantity(
     "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
 )
-size_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", least=1.0)
-
-
-def bytes_of(text: str) -> int:
-    """Whole bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
-    return int(size_of(text))
+bytes_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", int, least=1.0)
 
 
 def score_of(text: str) -> float:
@@ -117,12 +118,8 @@ def script_of(text: str) -> str:
 
 def gpus_of(text: str) -> int:
     """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
-    if text.strip().lower() == "all":
-        return 0
-    try:
-        return count_of(text)
-    except UsageError as error:
-        raise UsageError(error.message, "Write one such as 2, or all; --device cpu uses none.") from None
+    hint = "Write one such as 2, or all; --device cpu uses none."
+    return 0 if text.strip().lower() == "all" else count_of(text, hint)
 
 
 # --- the options --------------------------------------------------------------------------------------------------
@@ -164,31 +161,21 @@ _TARGETS: Options = {
     **INPUTS,
     "--gpus": _value("N", "GPUs to train on, or all: DDP, sharding and others", gpus_of),
     **RENDEZVOUS,
-    "--script": _value(
-        "FILE", "a script to read for habits, not run; repeatable", script_of, action="append", dest="scripts"
-    ),
+    "--script": _value("FILE", "a script to read for habits, not to run", script_of, action="append", dest="scripts"),
 }
 _GOAL: Options = {
     "--objective": _value("GOAL", f"{_GOALS}; throughput if left out", choice_of(Objective)),
     "--memory-limit": _value("SIZE", "the largest permitted peak, such as 16GiB", bytes_of, dest="memory_limit_bytes"),
-    "--latency-limit": _value(
-        "TIME", "in inference: the largest p95 of a call, such as 20ms", milliseconds_of, dest="latency_limit_ms"
-    ),
+    "--latency-limit": _value("TIME", "largest p95 of a call, such as 20ms", milliseconds_of, dest="latency_limit_ms"),
     "--only": _value("ID,…", "try these recipes and no others", names_of, action="extend"),
     "--skip": _value("ID,…", "leave these recipes out", names_of, action="extend"),
     "--recipes": _value("DIR", "more recipes, from this folder", folder_of, action="append", dest="recipe_folders"),
-    "--allow": _value(
-        "CLASS", "how much results may change without consent: exact, close or changed", choice_of(Numerics)
-    ),
+    "--allow": _value("CLASS", "how far results may change unasked: exact, close or changed", choice_of(Numerics)),
     "--accept": _value("ID[=VALUE],…", "use these recipes, even if they change results", accepted_of, action="extend"),
-    "--eval": _value(
-        "FUNCTION", "mymodel:evaluate gives a model's score; settings that change results need one", dest="evaluate"
-    ),
+    "--eval": _value("FUNCTION", "gives a model's score: mymodel:evaluate; changed results need one", dest="evaluate"),
     "--min-score": _value("SCORE", "with --eval: the lowest score that is good enough", score_of),
     "--max-drop": _value("SHARE", "with --eval: the largest drop below your own score: 0.5%% or 0.005", share_of),
-    "--steps": _value(
-        "N", "steps of a training: 500 for a loss curve, 100 before a score", count_of, dest="eval_steps"
-    ),
+    "--steps": _value("N", "of a training: 500 for a loss curve, 100 before a score", count_of, dest="eval_steps"),
 }
 _TIME: Options = {
     "--budget": _value("TIME", f"90s, {DEFAULT_BUDGET_S / 60:g}m (default; demo: 90s), 1h", budget_of, dest="budget_s"),
@@ -203,13 +190,9 @@ _FILES: Options = {
     "--export": _value("FILE", f"write the settings that won: {_EXPORTS}", dest="export_path"),
     "--force": _flag("replace a file that may be your own, or has the settings of another target"),
     "--diff": _flag("print the change of your own file, or of your config", dest="shows_diff"),
-    "--no-verify": _flag(
-        "do not time a plain loop with the exported file (up to 60 s)", dest="verify", action="store_false"
-    ),
+    "--no-verify": _flag("do not time a loop with the exported file (up to 60 s)", dest="verify", action="store_false"),
     "--map": _value("KEY=PATH,…", "where your config holds a setting", key_map_of, action="extend", dest="key_map"),
-    "--config-kind": _value(
-        "KIND", f"which framework the config is for, if not recognised: {_KINDS}", choice_of(ConfigKind)
-    ),
+    "--config-kind": _value("KIND", f"the framework of the config, if not recognised: {_KINDS}", choice_of(ConfigKind)),
     **REPORTS,
 }
 _PROGRAMS: Options = {"--headless": _flag("no app; the default when this is no terminal")}

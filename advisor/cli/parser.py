@@ -37,17 +37,19 @@ def warn(text: str) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError in place of printing its usage and exiting.
+    """An ArgumentParser of a command that raises UsageError in place of printing its usage and exiting.
 
-    ``places`` are the arguments of a command that passes on all that follows the first ``--``, to a target or a script
-    (``of``): as ``arguments`` of its options.
+    ``about`` is the text of the help: the docstring of the function that runs the command. ``places`` are the
+    arguments of a command that passes on all that follows the first ``--``, to a target or a script (``of``): as
+    ``arguments`` of its options.
     """
 
-    def __init__(self, prog: str, description: str, places: str = "", of: str = "target", **kwargs: Any) -> None:
+    def __init__(self, name: str, about: str | None, places: str = "", of: str = "target", **kwargs: Any) -> None:
+        prog = f"perf-advisor {name}".rstrip()
         kwargs |= {"usage": f"{prog} {places} [options] [-- ARGUMENTS of the {of}]"} if places else {}
-        kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=kind, **kwargs)
+        super().__init__(prog=prog, description=about, allow_abbrev=False, **kwargs)
         self._passes_on = bool(places)
+        self._help_hint = f"`{prog} --help` lists what there is."
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
         """Add options of the table, with these changes. Errors in a value name the option."""
@@ -66,10 +68,6 @@ class Parser(argparse.ArgumentParser):
         """Add the budget of a command that is no session."""
         self.add("--budget", type=seconds_of, default=120.0, help="90s, 2m (the default)")
 
-    def add_json(self, about: str = "the result as JSON") -> None:
-        """Add the option to print JSON."""
-        self.add_argument("--json", action="store_true", help=about)
-
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line. Raises UsageError."""
         end = [*arguments, "--"].index("--") if self._passes_on else len(arguments)
@@ -79,20 +77,17 @@ class Parser(argparse.ArgumentParser):
             return options
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
-            raise UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
+            raise UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint)
         close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
         hint = f"Did you mean {close[0]}? " if close else ""
         words = (value for value in vars(options).values() if isinstance(value, str))
         if script := next((value for value in words if value.endswith(".py")), ""):
             hint = f"If it is an option of {script}, write it after --: `{self.prog} {script} -- {option} ...`. {hint}"
-        raise UsageError(f"there is no option {option}.", hint + self._help_hint())
+        raise UsageError(f"there is no option {option}.", hint + self._help_hint)
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's own complaints into ours."""
-        raise UsageError(f"{message}.", self._help_hint())
-
-    def _help_hint(self) -> str:
-        return f"`{self.prog} --help` lists what there is."
+        raise UsageError(f"{message}.", self._help_hint)
 
 
 def target_of(target: str, options: argparse.Namespace) -> TargetSpec:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import io
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,9 +58,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
     writer = _Writer(document, wanted)
     mapped = {key: path for key, path in wanted.key_map.items() if key in wanted.settings}
-    places = {key: _by_path(document, key, named) for key, named in mapped.items()}
-    _check_apart(places.values())
-    for key, path in places.items():
+    for key, path in _mapped_places(document, mapped).items():
         value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
     # The settings that the config's program, or the objects that the config makes, have names for.
@@ -89,13 +87,7 @@ def open_document(text: str, name: str) -> Document:
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
     """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
-    document = open_document(text, name)
-    _check_apart([_by_path(document, key, path) for key, path in key_map.items()])
-
-
-def _check_apart(places: Collection[Path]) -> None:
-    if len({*places}) < len(places):
-        raise UsageError("--map gives several settings one place of the config.", _MAP_HINT)
+    _mapped_places(open_document(text, name), key_map)
 
 
 def diff(old: str, new: str, name: str) -> str:
@@ -178,11 +170,6 @@ class _Writer:
 
 
 def _with_section(document: Document, settings: Mapping[str, Value]) -> Document:
-    if settings and not isinstance(document.tree.get(SECTION), dict | None):
-        raise UsageError(
-            f"the config's section {SECTION}: is not a mapping of settings.",
-            "Remove the section, or write one `key: value` a line under it.",
-        )
     for key, value in settings.items():
         try:
             document = document.changed((SECTION, key), value)
@@ -195,6 +182,14 @@ def _with_section(document: Document, settings: Mapping[str, Value]) -> Document
 
 
 # --- what --map says --------------------------------------------------------------------------------------------
+
+
+def _mapped_places(document: Document, key_map: Mapping[str, str]) -> dict[str, Path]:
+    """The entry that each path names. Raises UsageError where there is none, or where two are the same."""
+    places = {key: _by_path(document, key, path) for key, path in key_map.items()}
+    if len({*places.values()}) < len(places):
+        raise UsageError("--map gives several settings one place of the config.", _MAP_HINT)
+    return places
 
 
 def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, kind: ConfigKind) -> Scalar:

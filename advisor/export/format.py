@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from advisor.experiment.request import Outputs
+from advisor.records import Exported
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
     from advisor.experiment.state import SessionState
     from advisor.recipe.catalog import Catalog
-    from advisor.records import Exported, Value
+    from advisor.records import Value
+    from advisor.report.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,12 @@ class Found:
 
         known = self.outputs.own_file and self.settings and self.state.facts and self.state.facts.workload.places
         return format_of("script").preview(self) if known else ""
+
+    def report(self, *, drawn: bool = False) -> Document:
+        """The whole report; ``drawn``: with its pictures, for a format that can draw."""
+        from advisor.report.whole import document_of
+
+        return document_of(self.state, self.request, self.catalog, self.change, drawn=drawn)
 
     @property
     def remark(self) -> str:
@@ -142,7 +150,7 @@ class Format(ABC):
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The written file, where it holds settings that can be applied to the target and timed."""
-        return None
+        return Exported(path) if self.applies_settings else None
 
     def usage(self, name: str, found: Found) -> Sequence[str]:
         """Lines that say what to do with the file, or why it does nothing."""

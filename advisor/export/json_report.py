@@ -1,7 +1,6 @@
 """The JSON report, ``schema: 2``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
 
 import json
-import math
 from typing import Any
 
 import msgspec
@@ -43,7 +42,7 @@ def json_text(state: SessionState, request: Request) -> str:
 
 def strict_json(value: Any, indent: int | None = None) -> str:
     """The value as strict JSON in ASCII, which steers no terminal: a program that reads it gets every text back."""
-    return json.dumps(_finite(msgspec.to_builtins(value, str_keys=True)), indent=indent, allow_nan=False)
+    return json.dumps(_finite(value), indent=indent)
 
 
 def report(state: SessionState, request: Request, version: str = __version__) -> Json:
@@ -88,17 +87,12 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "cancelled": finished.cancelled if finished else False,
         "error": failure and _fields(failure, "message hint"),
     }
-    finite: Json = _finite(msgspec.to_builtins(full, str_keys=True))
-    return finite
+    return dict(_finite(full))
 
 
 def _finite(value: Any) -> Any:
-    """Built-in values with None for numbers that are not finite, and with lists for tuples."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Records as built-in values that JSON has, with None for numbers that are not finite."""
+    return json.loads(json.dumps(msgspec.to_builtins(value, str_keys=True)), parse_constant=lambda _: None)
 
 
 # --- parts, of records and built-in values ----------------------------------------------------------------------

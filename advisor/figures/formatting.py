@@ -181,7 +181,7 @@ def format_rate(per_s: float | None, unit: str = "samples") -> str:
 def format_numerics(numerics: NumericsResult | None) -> str:
     """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``, ``changed (0.2), declared close``."""
     if numerics is None:
-        return MISSING
+        return "not compared"
     if not numerics.compared:
         return f"not compared, declared {numerics.declared.value}"
     difference = f" ({numerics.difference:.1e})" if numerics.difference else ""

@@ -22,11 +22,11 @@ def named(option: str) -> Iterator[None]:
         raise UsageError(f"{option}: {error.message}", error.hint) from None
 
 
-def count_of(text: str) -> int:
+def count_of(text: str, hint: str = "Write one such as 64.") -> int:
     """A positive whole number. Raises UsageError for anything else."""
     count = text.strip()
     if not re.fullmatch(r"0*[1-9]\d{0,17}", count, re.ASCII):
-        raise UsageError(f"{text!r} is not a positive whole number.", "Write one such as 64.")
+        raise UsageError(f"{text!r} is not a positive whole number.", hint)
     return int(count)  # which takes fewer characters for blanks than strip()
 
 

@@ -4,7 +4,9 @@ Pure functions on a profile: the search, the app and the reports share them.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from advisor.figures.formatting import format_percent, format_rate
 from advisor.records import Phase, Profile, Value
 
 # A step that waits for its data for a larger share than this is bound by its input.
@@ -19,7 +21,7 @@ def step_roof_share(profile: Profile) -> float | None:
 
     None without FLOPs or without a measured rate for the type that the step computes in.
     """
-    return _share(_step_rate(profile.flops_per_step, profile), profile.ceiling_flops_per_s)
+    return _share(profile.flops_per_step, profile.ceiling_flops_per_s, profile)
 
 
 def step_copy_share(profile: Profile) -> float | None:
@@ -27,7 +29,7 @@ def step_copy_share(profile: Profile) -> float | None:
 
     It is an estimate (each operator's tensors counted once), and above 1 where caches serve much of them.
     """
-    return _share(_step_rate(profile.moved_bytes_per_step, profile), profile.copy_bytes_per_s)
+    return _share(profile.moved_bytes_per_step, profile.copy_bytes_per_s, profile)
 
 
 def overhead_share(profile: Profile) -> float | None:
@@ -37,20 +39,32 @@ def overhead_share(profile: Profile) -> float | None:
     return min(1.0, profile.calls_per_step * profile.call_overhead_s / (profile.step_ms / 1e3))
 
 
-def ceiling_of(profile: Profile, dtype: str | None) -> float | None:
-    """The machine's matrix-product rate for a type (float32, tf32, bfloat16, float16), FLOP/s; None if not measured."""
-    return profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
+@dataclass(frozen=True, slots=True)
+class RoofShare:
+    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a number type."""
+
+    share: float
+    ceiling_flops_per_s: float
+    dtype: str
+
+    @property
+    def words(self) -> str:
+        """The share in words: ``94 % of 51.0 TFLOP/s float32``."""
+        return f"{format_percent(self.share)} of {format_rate(self.ceiling_flops_per_s, 'FLOP')} {self.dtype}"
 
 
-def roof_share(profile: Profile, samples_per_s: float, batch_size: int | None, dtype: str | None) -> float | None:
-    """The share of the roof that a throughput reaches, about 0 to 1, before or after settings were applied.
+def roof_share(
+    profile: Profile, samples_per_s: float | None, batch_size: int | None, dtype: str | None
+) -> RoofShare | None:
+    """The share of the roof that a throughput reaches, before or after settings were applied; None where not known.
 
     ``batch_size`` is the profiled step's (not that of the throughput: a sample takes the same work in any batch), and
-    ``dtype`` the type that the settings compute in, see :func:`dtype_under`. None where either is not known.
+    ``dtype`` the type that the settings compute in, see :func:`dtype_under`.
     """
-    if not profile.flops_per_step or not batch_size:
+    ceiling = profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
+    if not (dtype and ceiling and profile.flops_per_step and batch_size and samples_per_s):
         return None
-    return _share(profile.flops_per_step / batch_size * samples_per_s, ceiling_of(profile, dtype))
+    return RoofShare(profile.flops_per_step / batch_size * samples_per_s / ceiling, ceiling, dtype)
 
 
 def dtype_under(profile: Profile, settings: Mapping[str, Value]) -> str | None:
@@ -84,9 +98,6 @@ def upper_bound(profile: Profile, phases: Iterable[Phase]) -> float | None:
     return 1 / (1 - min(_MOST_OF_A_STEP, sum(measured) / profile.step_ms))
 
 
-def _step_rate(amount: float | None, profile: Profile) -> float | None:
-    return amount / (profile.step_ms / 1e3) if amount and profile.step_ms > 0 else None
-
-
-def _share(rate: float | None, ceiling: float | None) -> float | None:
-    return rate / ceiling if rate and ceiling else None
+def _share(amount: float | None, peak_per_s: float | None, profile: Profile) -> float | None:
+    """What a step does, per second, over the machine's peak rate."""
+    return amount / (profile.step_ms / 1e3) / peak_per_s if amount and peak_per_s and profile.step_ms > 0 else None

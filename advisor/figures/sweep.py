@@ -1,10 +1,10 @@
 """The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from advisor.figures.formatting import format_bytes, format_ms, format_rate
-from advisor.records import BaselineRecord, Latency, Outcome, TrialRecord, Verdict
+from advisor.records import BaselineRecord, Latency, Outcome, TrialRecord, Value, Verdict
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
@@ -44,41 +44,26 @@ def sweep_points(
     ``memory_bytes`` is the device's memory: a size whose peak comes within the safety margin of it is not usable. Nor
     is one whose calls exceed ``latency_limit_ms`` in their 95th percentile.
     """
+    tried = (record for record in records if record.candidate.recipe == RECIPE and record.alone)
+    measured: dict[Value | None, BaselineRecord | TrialRecord] = {baseline.result.batch_size: baseline}
+    measured |= {record.candidate.value: record for record in tried if record.result.outcome is not Outcome.SKIPPED}
     points = {}
-    if own := baseline.result.batch_size:
-        points[own] = SweepPoint(
-            own,
-            baseline.step_ms,
-            baseline.samples_per_s,
-            baseline.result.peak_reserved_bytes,
-            own=True,
-            latency=baseline.result.latency,
-        )
-    for record in records:
-        size, result = record.candidate.value, record.result
-        tried = record.candidate.recipe == RECIPE and record.alone and result.outcome is not Outcome.SKIPPED
-        if not (tried and size and isinstance(size, int)):  # what a damaged journal may hold otherwise
+    for size, record in measured.items():
+        if not (size and isinstance(size, int)):  # what a damaged journal may hold otherwise
             continue
-        peak, problem = result.peak_reserved_bytes, ""
+        own, result, peak, problem = record is baseline, record.result, record.result.peak_reserved_bytes, ""
         if result.outcome is Outcome.OUT_OF_MEMORY:
             problem = "out of memory"
         elif record.samples_per_s is None:
             problem = result.reason or result.outcome.value
-        elif memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes:
+        elif memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes and not own:
             problem = "leaves too little memory free"
+        elif result.latency and latency_limit_ms is not None and result.latency.p95_ms > latency_limit_ms:
+            problem = f"above the latency limit of {format_ms(latency_limit_ms)}"
+        undecided = isinstance(record, TrialRecord) and record.verdict in (Verdict.SAME, Verdict.UNCLEAR)
         points[size] = SweepPoint(
-            size,
-            record.step_ms,
-            record.samples_per_s,
-            peak,
-            problem,
-            undecided=record.verdict in (Verdict.SAME, Verdict.UNCLEAR),
-            latency=result.latency,
+            size, record.step_ms, record.samples_per_s, peak, problem, own, undecided, result.latency
         )
-    for size, point in points.items():
-        slow = point.latency is not None and latency_limit_ms is not None and point.latency.p95_ms > latency_limit_ms
-        if slow and not point.problem:
-            points[size] = replace(point, problem=f"above the latency limit of {format_ms(latency_limit_ms)}")
     return tuple(points[size] for size in sorted(points))
 
 

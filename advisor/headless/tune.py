@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from advisor.errors import UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, DEFAULT_EVAL_STEPS, Outputs, Request
@@ -28,8 +28,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.report.figures import settings_to_export, stack_helps
-
-T = TypeVar("T")
 
 _FRAME_PX = 640  # the height of the report in a notebook
 
@@ -61,24 +59,24 @@ def tune(
 
     def ids(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
         text = value if isinstance(value, str) else ",".join(value)
-        return tuple(catalog[each].id for each in (read_option(name, names_of, text) if text else ()))
+        return tuple(catalog[each].id for each in (named(name)(names_of)(text) if text else ()))
 
     spec = TargetSpec(
         target=target_of(workload),
         directory=str(Path.cwd()),
-        mode=read_option("mode", choice_of(Mode), mode) if mode else None,
-        device=read_option("device", device_of, device),
-        batch_size=None if batch_size is None else read_option("batch_size", count_of, batch_size),
+        mode=named("mode")(choice_of(Mode))(mode) if mode else None,
+        device=named("device")(device_of)(device),
+        batch_size=None if batch_size is None else named("batch_size")(count_of)(str(batch_size)),
     )
     request = Request(
         spec,
-        budget_s=read_option("budget", seconds_of, budget),
-        objective=read_option("objective", choice_of(Objective), objective),
-        allow=read_option("allow", choice_of(Numerics), allow),
+        budget_s=named("budget")(seconds_of)(str(budget)),
+        objective=named("objective")(choice_of(Objective))(objective),
+        allow=named("allow")(choice_of(Numerics))(allow),
         evaluate=evaluate and target_of(evaluate),
         min_score=min_score,
         max_drop=max_drop,
-        eval_steps=read_option("steps", count_of, steps),
+        eval_steps=named("steps")(count_of)(str(steps)),
         only=ids("only", only),
         skip=ids("skip", skip),
     )
@@ -91,12 +89,6 @@ def tune(
     if reporter.state.failure is not None:
         raise reporter.state.failure.error
     return Tuned(reporter.state, request)
-
-
-def read_option(name: str, read: Callable[[str], T], value: object) -> T:
-    """An argument by the reader of the option of that name. Raises UsageError that names the argument."""
-    with named(name):
-        return read(str(value))
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import MISSING, format_bytes, format_ms, format_rate, format_within
+from advisor.figures.formatting import MISSING
 from advisor.records import Value, text_of
-from advisor.report.document import Section, Table
-from advisor.report.evidence import hardware_table, workload_rows
+from advisor.report.document import Inline, Section, Table
+from advisor.report.evidence import hardware_table, measured_rows, workload_rows
+from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
+from advisor.report.settings import figure_pairs
 
 # The kinds that are shown even where nothing differs.
 _ALWAYS = ("Baseline", "Stack")
@@ -69,34 +71,20 @@ def _moved(ratio: float, noise: float) -> str:
 # --- one session --------------------------------------------------------------------------------------------------
 
 
-def _known(side: Measured) -> dict[str, Mapping[str, str]]:
+def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
     """All that is compared of a session, by its kind and its name."""
-    state, facts, baseline = side.state, side.state.facts, side.state.baseline
-    found = ranking(state)
-    own, stack = {"Step": "not measured"}, {"Speed-up": "none"}
-    if baseline is not None:
-        own = {
-            "Step": format_ms(baseline.step_ms),
-            "Throughput": format_rate(baseline.samples_per_s),
-            "Peak memory": format_bytes(state.baseline_bytes),
-            "Interval": format_within(baseline.half_width),
-        }
-    if together := found.together:
-        stack = {
-            "Speed-up": together.words,
-            "Step": format_ms(together.after_ms),
-            "Peak memory": format_bytes(together.memory_bytes[1]),
-        }
+    state, facts, found = side.state, side.state.facts, ranking(side.state)
+    stack = figure_pairs(found.together, how_confirmed(state.stack)) if found.together and state.stack else ()
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
     present = _texts(facts.workload.current if facts else {})
     return {
-        "Baseline": own,
-        "Stack": stack,
+        "Baseline": dict(measured_rows(state)) or {"Step": "not measured"},
+        "Stack": dict(stack) or {"Speed-up": "none"},
         "Settings of the stack": _texts(state.stack_settings),
         "Settings": {row.key: row.figures.words if row.figures else row.note for row in found.every},
         "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **present},
         "Options": side.request.options,
-        "Machine": {str(name): str(text) for name, text in machine},
+        "Machine": {str(name): text for name, text in machine},
         "Versions": facts.versions if facts else {},
     }
 

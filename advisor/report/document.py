@@ -90,10 +90,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a stacked bar, with the initial that stands in it."""
+    """A part of a stacked bar; where there is no room for its name, the first letter stands in it."""
 
     name: str
-    initial: str
     size: float
     text: str
 

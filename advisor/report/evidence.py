@@ -23,7 +23,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Finding, HabitRow, Hardware, Mode, Profile, TrialRecord, text_of
 from advisor.report import figures
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Table, pairs, table_of
-from advisor.report.figures import by_own_time, roof_shares, sweep_of, tuned_phases
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
@@ -44,7 +43,7 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     caveats += [
         f"A step reaches {reached.words}, more than a peak allows: other programs slowed its measurement, or the "
         "step computes in another way."
-        for reached in roof_shares(state)
+        for reached in figures.roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
     ]
     verified, comparison = state.verification, stack.comparison if stack else None
@@ -63,7 +62,7 @@ def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iter
     if (profile := state.profile) and profile.kind_of_step:
         subject = "The step is" if profile.bottleneck else "What limits the step is"
         yield Paragraph(f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}.")
-    yield pairs([*workload_rows(state.facts, catalog), *_measured(state)])
+    yield pairs([*workload_rows(state.facts, catalog), *measured_rows(state)])
     if state.baseline and state.baseline.result.notes:
         yield Bullets(state.baseline.result.notes)
 
@@ -90,7 +89,8 @@ def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterat
         yield "Settings", ", ".join([*listed, f"{'the others' if own else 'all'} at PyTorch's default"])
 
 
-def _measured(state: SessionState) -> Iterator[tuple[str, Inline]]:
+def measured_rows(state: SessionState) -> Iterator[tuple[str, Inline]]:
+    """The measurements with the user's own settings."""
     baseline = state.baseline
     if baseline is None:
         return
@@ -147,7 +147,7 @@ def time_section(state: SessionState) -> Iterator[Section]:
         return
     blocks: list[Block] = [phases_table(state, profile)] if profile.phases else []
     if profile.operators:
-        on_device, longest = by_own_time(profile.operators)
+        on_device, longest = figures.by_own_time(profile.operators)
         where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
         left_out = f" ({more} more in the JSON report)" if more > 0 else ""
         blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
@@ -167,7 +167,7 @@ def time_section(state: SessionState) -> Iterator[Section]:
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
     """The phases of a step; with the combination's where they were timed."""
-    tuned, rows = tuned_phases(state), list[dict[str, Inline]]()
+    tuned, rows = figures.tuned_phases(state), list[dict[str, Inline]]()
     for name in dict.fromkeys((*profile.phases, *tuned)):
         rows.append(
             {
@@ -188,9 +188,8 @@ def roof_section(state: SessionState) -> Iterator[Section]:
     profile = state.profile
     if profile is None:
         return
-    before, after = roof_shares(state)
-    named = (("Matrix products", before), ("Tuned", after))
-    reached = [(name, found.words) for name, found in named if found]
+    before, after = figures.roof_shares(state)
+    reached = [(name, found.words) for name, found in (("Matrix products", before), ("Tuned", after)) if found]
     rows = [*reached, *_step_rows(profile)]
     blocks: list[Block] = [pairs(rows)] if rows else []
     if before and after and after.share < before.share:
@@ -224,7 +223,7 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
 
 def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
-    points = sweep_of(state)
+    points = figures.sweep_of(state)
     if not points:
         return
     knee, grows = sweep.knee_of(points), "the time of a step" if state.mode is Mode.TRAIN else "latency"
@@ -260,8 +259,7 @@ def source_section(state: SessionState) -> Iterator[Section]:
 
 def price_text(finding: Finding, state: SessionState) -> str:
     """The cost of a finding's line: measured by a trial, or as a way that no trial measures; empty for none."""
-    record = price_of(finding, state.trials.values())
-    if record is not None:
+    if record := price_of(finding, state.trials.values()):
         return f"{record.candidate.name} {interval_or_words(record.comparison)}"
     steps = {row.way: row.step_ms or 0.0 for row in habit_rows(state) if row.habit == finding.recipe}
     others = [step_ms for way, step_ms in steps.items() if way != finding.value]

@@ -4,7 +4,6 @@ The app adds colours and meters, the reports put the same words into tables and 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from advisor.experiment.ranking import CONTROL
@@ -14,12 +13,11 @@ from advisor.figures.formatting import (
     format_energy,
     format_ms,
     format_percent,
-    format_rate,
     format_ratio,
     format_times,
     format_within,
 )
-from advisor.figures.roof import ceiling_of, dtype_under, roof_share
+from advisor.figures.roof import RoofShare, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.machine.hardware import POWER_CAP
 from advisor.records import (
@@ -33,7 +31,6 @@ from advisor.records import (
     Outcome,
     StackRecord,
     TrialRecord,
-    TrialResult,
     Value,
     Verdict,
     Verification,
@@ -53,8 +50,6 @@ STAGES = {
 }
 
 IN_TURN = "in turn with the baseline"
-# A larger difference between the speed-ups of the plain loop and of the session is shown. Unitless.
-_AGREES = 0.1
 
 
 def before_and_after(form: Callable[[float | None], str], before: float | None, after: float | None) -> str:
@@ -114,11 +109,6 @@ def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | No
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def block_times(result: TrialResult) -> list[float]:
-    """Milliseconds a step of each block, in the order in which they were timed."""
-    return [block.step_ms for block in result.blocks]
-
-
 def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
     """The fastest and the slowest block, ``26.1 ms to 27.0 ms``; and the last ones as a line that is level if steady.
 
@@ -134,19 +124,15 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
 
 
 def verified_words(verification: Verification) -> str:
-    """The result of verifying an exported file: ``verified: 6.80x in a plain loop (12.1 ms before, 1.78 ms with it)``.
-
-    The session's figure follows where the two differ by more than a tenth.
-    """
-    speedup, measured = verification.speedup, verification.session_speedup
-    if speedup is None:
+    """The result of verifying an exported file, and the session's: ``verified: 6.80x in a plain loop (12.1 ms ...``."""
+    if verification.speedup is None:
         return f"not verified: {verification.problem}"
     steps = f"{format_ms(verification.plain_step_ms)} before, {format_ms(verification.tuned_step_ms)} with it"
-    words = f"verified: {format_times(speedup)} in a plain loop ({steps})"
+    words = f"verified: {format_times(verification.speedup)} in a plain loop ({steps})"
     if difference := verification.difference:
         words += f", {verification.compared} within {format_percent(difference, digits=2)}"
-    differs = measured is not None and abs(speedup / measured - 1) > _AGREES
-    return f"{words}; the session measured {format_times(measured)}" if differs and measured else words
+    measured = verification.session_speedup
+    return f"{words}; the session measured {format_times(measured)}" if measured else words
 
 
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
@@ -188,20 +174,6 @@ def measured_on(state: SessionState) -> str:
 # --- conclusions from the state -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RoofShare:
-    """A throughput as a share, about 0 to 1, of the machine's peak rate of matrix products in a number type."""
-
-    share: float
-    ceiling_flops_per_s: float
-    dtype: str
-
-    @property
-    def words(self) -> str:
-        """The share in words: ``94 % of 51.0 TFLOP/s float32``."""
-        return f"{format_percent(self.share)} of {format_rate(self.ceiling_flops_per_s, 'FLOP')} {self.dtype}"
-
-
 def stack_is_unclear(state: SessionState) -> bool:
     """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
     stack = state.stack
@@ -237,13 +209,11 @@ def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None
     rate, tuned_rate = baseline.samples_per_s, None
     if stack and stack.settings and stack.samples_per_s:
         rate, tuned_rate = stack.baseline_samples_per_s or rate, stack.samples_per_s
-    shares: list[RoofShare | None] = []
-    for samples_per_s, settings in ((rate, {}), (tuned_rate, state.stack_settings)):
-        dtype = dtype_under(profile, settings)
-        share = roof_share(profile, samples_per_s, facts.workload.batch_size, dtype) if samples_per_s else None
-        ceiling = ceiling_of(profile, dtype)
-        shares.append(RoofShare(share, ceiling, dtype) if share is not None and ceiling and dtype else None)
-    return shares[0], shares[1]
+    before, after = (
+        roof_share(profile, samples_per_s, facts.workload.batch_size, dtype_under(profile, settings))
+        for samples_per_s, settings in ((rate, {}), (tuned_rate, state.stack_settings))
+    )
+    return before, after
 
 
 def tuned_phases(state: SessionState) -> dict[str, float]:
@@ -266,11 +236,9 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     if state.baseline is None:
         return ()
     memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
+    limit_ms = state.goal.latency_limit_ms
     points = sweep_points(
-        state.baseline,
-        state.trials.values(),
-        memory_bytes=memory_bytes or None,
-        latency_limit_ms=state.goal.latency_limit_ms,
+        state.baseline, state.trials.values(), memory_bytes=memory_bytes or None, latency_limit_ms=limit_ms
     )
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 

@@ -4,27 +4,16 @@ A chart is None while its figures are not known.
 """
 
 import math
-from collections.abc import Mapping
 from statistics import median
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_percent, format_rate
 from advisor.figures.sweep import knee_of
-from advisor.records import Phase, Verdict
+from advisor.records import Verdict
 from advisor.report.document import Bar, Bars, Part, Stacked, Tone
-from advisor.report.figures import block_times, block_words, sweep_of, tuned_phases
+from advisor.report.figures import block_words, sweep_of, tuned_phases
 from advisor.report.rows import ranking
 
-# One letter for each phase; others have their own first letter.
-_INITIALS: Mapping[str, str] = {
-    Phase.DATA_WAIT: "W",
-    Phase.HOST_TO_DEVICE: "H",
-    Phase.ZERO_GRAD: "Z",
-    Phase.FORWARD: "F",
-    Phase.LOSS: "L",
-    Phase.BACKWARD: "B",
-    Phase.OPTIMIZER: "O",
-}
 _TONES: dict[Verdict, Tone] = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower"}
 # The ticks of an axis of speed-ups; and those of one whose ends differ by more than this factor.
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
@@ -91,7 +80,7 @@ def phase_bars(state: SessionState) -> tuple[Stacked, ...]:
         parts = []
         for phase, spent_ms in phases.items():
             text = f"{format_ms(spent_ms)} {format_percent(spent_ms / total if total else None)}"
-            parts.append(Part(phase.replace("_", " "), _INITIALS.get(phase, phase[:1].upper()), spent_ms, text))
+            parts.append(Part(phase.replace("_", " "), spent_ms, text))
         bars += [Stacked(name, format_ms(total), tuple(parts))] if phases else []
     return tuple(bars)
 
@@ -101,7 +90,8 @@ def steps_chart(state: SessionState) -> Bars | None:
     own, stack = state.baseline, state.stack if state.stack_settings else None
     tones: dict[str, Tone] = {"baseline": "baseline", "combination": "stack"}
     results = {name: record.result for name, record in zip(tones, (own, stack), strict=True) if record}
-    timed = {name: times for name, result in results.items() if len(times := block_times(result)) > 1 and min(times)}
+    every = {name: [block.step_ms for block in result.blocks] for name, result in results.items()}
+    timed = {name: times for name, times in every.items() if len(times) > 1 and min(times)}
     if not timed:
         return None
     scale, bars = _Scale([time for times in timed.values() for time in times]), []

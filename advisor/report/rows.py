@@ -17,7 +17,6 @@ from advisor.figures.formatting import (
     format_change,
     format_interval,
     format_ms,
-    format_numerics,
     format_outcome,
     format_pending,
 )
@@ -95,11 +94,6 @@ class Figures:
         return f"{SIGNS[self.against]}{speedup:.{digits}f}x"
 
     @property
-    def interval(self) -> str:
-        """The interval of the speed-up: ``1.37–1.41``."""  # noqa: RUF002
-        return self.words.partition("(")[2].rstrip(")")
-
-    @property
     def compared(self) -> str:
         """The comparison behind the speed-up: ``compared with and without it, 2 other settings on``."""
         if self.against is Against.BASELINE:
@@ -131,11 +125,6 @@ class Figures:
     def energy(self) -> str:
         """Joules a sample without and with the settings; empty where one of them was not measured."""
         return energy_words(self.energy_j[1], self.energy_j[0]) if all(self.energy_j) else ""
-
-    @property
-    def numerics_in_full(self) -> str:
-        """The measured numerics with the figure, or that there are none."""
-        return format_numerics(self.numerics) if self.numerics else "not compared"
 
     @property
     def verdict(self) -> Verdict:

@@ -62,7 +62,7 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
         if row.note:
             yield "Why not", row.note
         return
-    yield from _figure_pairs(figures, figures.compared)
+    yield from figure_pairs(figures, figures.compared)
     if row.why:
         yield "Why", row.why
     if record is not None:
@@ -95,13 +95,13 @@ def _use(row: Row) -> str:
     if row.rejected:
         return "rejected by you"
     if row.consent and row.tick is Tick.OFF:
-        return "changes results: measured, used only if you press a"
+        return "changes results: used only if you accept it"
     recommended = "recommended, and " if row.star and row.tick is Tick.ON else ""
     has_reason = row.tick is Tick.REFUSED or (row.tick is Tick.OFF and row.figures)
     return f"{recommended}{row.tick.value}" + (f": {row.note}" if row.note and has_reason else "")
 
 
-def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
+def figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
     """Speed, step, memory and numerics, each without and with the settings; ``how`` they were measured."""
     verdict = {Verdict.SAME: "same, ", Verdict.UNCLEAR: "unclear (noise), "}.get(figures.effect.verdict, "")
     yield "Speed-up", f"{figures.words}, {verdict}{how}"
@@ -111,7 +111,7 @@ def _figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
     if figures.energy and figures.against is Against.BASELINE:
         before_j, after_j = figures.energy_j
         yield "Energy", f"{figures.energy} ({format_change(after_j, before_j)})"
-    yield "Numerics", figures.numerics_in_full
+    yield "Numerics", format_numerics(figures.numerics)
     if figures.numerics and figures.numerics.text:
         yield "", figures.numerics.text
 
@@ -156,7 +156,7 @@ def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
     """The effect of the settings together."""
-    yield from _figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack))
+    yield from figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack))
     if (size := stack.result.batch_size) and figures.samples is None:
         rates = [1e3 * size / step_ms for step_ms in (figures.before_ms, figures.after_ms)]
         yield "Throughput", before_and_after(format_rate, *rates)
@@ -185,8 +185,8 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
         return
     cells = [_cells(row, state) for row in found.every]
     brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
-    words = ("Setting", "What", "Numerics", "Use", "Remark")
-    blocks: list[Block] = [table_of(cells, words, brief=brief, remarks="Remark")]
+    table = table_of(cells, ("Setting", "What", "Numerics", "Use", "Remark"), brief=brief, remarks="Remark")
+    blocks: list[Block] = [table]
     if goal is Objective.MEMORY:
         blocks.append(Paragraph("At equal memory, the faster comes first."))
     yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
@@ -200,9 +200,8 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
 def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
     """The cells of a setting by their headings."""
     figures = row.figures
-    setting = Code(", ".join(format_setting(key, value) for key, value in row.candidate.settings.items()))
     return {
-        "Setting": setting,
+        "Setting": Code(", ".join(format_setting(key, value) for key, value in row.candidate.settings.items())),
         "What": row.title,
         "Speed-up": figures.words if figures else "failed",
         "Step": figures.steps if figures else MISSING,
@@ -217,10 +216,8 @@ def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
 def _remarks(row: Row, state: SessionState) -> Iterator[str]:
     """What there is to know of a setting beside its figures: decisions, circumstances, and findings of its trial."""
     figures, record = row.figures, row.record
-    if row.rejected:
-        yield "you rejected it"
-    elif row.consent and row.tick is Tick.OFF:
-        yield "changes results: used only if you accept it"
+    if row.rejected or (row.consent and row.tick is Tick.OFF):
+        yield _use(row)
     if figures and figures.against is not Against.BASELINE:
         yield figures.compared
     if figures and record and row.candidate.already_on:

@@ -4,15 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import (
-    MISSING,
-    format_bytes,
-    format_interval,
-    format_ms,
-    format_percent,
-    format_rate,
-    format_setting,
-)
+from advisor.figures.formatting import MISSING, format_bytes, format_interval, format_ms, format_percent, format_rate
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, Value
 from advisor.report.document import Bullets, Paragraph, Section, table_of
@@ -50,10 +42,7 @@ def result_sentence(record: ScalingRecord) -> str:
     best = record.row(record.best) if record.best else None
     if best is None:
         return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
-    settings = ", ".join(format_setting(key, value) for key, value in best.settings.items())
-    speed = f"{format_interval(comparison_of(best))} the speed of one GPU with the same global batch"
-    how = f"{'' if record.confirmed else 'not '}timed in turn with one GPU"
-    return f"On {places} {settings} gives {speed} ({how}): an efficiency of {format_percent(best.efficiency)}."
+    return f"{row_words(best)}, {'' if record.confirmed else 'not '}timed in turn at the same global batch."
 
 
 def row_words(row: ScalingRow) -> str:

@@ -32,9 +32,6 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     """Print text as it is, never as markup; where there is no terminal, plain and 100 columns wide."""
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=Theme(COLOURS))
-    if file.isatty():
-        console.print(_Shown(text))
-        return
     with console.capture() as capture:
         console.print(_Shown(text))
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
@@ -117,7 +114,6 @@ def table(*columns: str, right: Iterable[str] = ()) -> RichTable:
     """An empty table without frames; the columns named in ``right`` hold numbers."""
     made = RichTable(box=None, pad_edge=False, header_style="quiet", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(
-            column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold"
-        )
+        number = column in right
+        made.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return made

@@ -13,19 +13,7 @@ from advisor.figures.formatting import (
     plain,
 )
 from advisor.records import LeftOut, Mode, Objective, Verdict
-from advisor.report.figures import (
-    IN_TURN,
-    candidates_tried,
-    count_untried,
-    effect_of,
-    how_confirmed,
-    measured_on,
-    other_batch,
-    settings_to_export,
-    stack_helps,
-    stack_is_unclear,
-    tokens_per_s,
-)
+from advisor.report import figures
 from advisor.report.rows import together_of
 
 
@@ -36,14 +24,14 @@ def verdict(state: SessionState) -> str:
         failed = f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
     if state.baseline is None:
         return failed or "Nothing has been measured."
-    subject, where = "The workload", f" on {measured_on(state)}" if state.hardware else ""
+    subject, where = "The workload", f" on {figures.measured_on(state)}" if state.hardware else ""
     if state.facts:
         workload = state.facts.workload
         subject = f"{workload.model} {'training' if workload.mode is Mode.TRAIN else 'inference'}"
     sentences = [f"{subject}{where}: {_result(state)}{_details(state)}."]
-    if stack_is_unclear(state):
+    if figures.stack_is_unclear(state):
         sentences.append(f"Whether that is a gain is unclear: {_DECIDES}.")
-    if missed := count_untried(state) if not _has_result(state) else 0:
+    if missed := figures.count_untried(state) if not _has_result(state) else 0:
         sentences.append(f"{counted(missed, 'candidate')} could not be tried, with the reasons below.")
     if failed:
         return f"{failed} Until then: {' '.join(sentences)}"
@@ -59,12 +47,13 @@ def result_line(state: SessionState) -> str:
         return f"failed: {plain(state.failure.message)}"
     if state.finished is None or state.finished.cancelled:
         return "interrupted" if state.finished else "not finished"
-    return f"{'unclear, ' if stack_is_unclear(state) else ''}{_result(state)}"
+    return f"{'unclear, ' if figures.stack_is_unclear(state) else ''}{_result(state)}"
 
 
 def _has_result(state: SessionState) -> bool:
     """Whether there is a combination that helps, or may help."""
-    return bool(state.stack and not state.stack.pending and (stack_helps(state) or stack_is_unclear(state)))
+    stack, helps = state.stack, figures.stack_helps(state) or figures.stack_is_unclear(state)
+    return bool(stack and not stack.pending and helps)
 
 
 def _result(state: SessionState) -> str:
@@ -75,7 +64,7 @@ def _result(state: SessionState) -> str:
     if stack and by and _has_result(state):
         by_time = state.goal.by_time
         effect = interval_or_words(stack.comparison) if by_time else by.effect(stack.result, stack.comparison)
-        return f"{effect}{other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
+        return f"{effect}{figures.other_batch(stack, state.baseline)} with {counted(len(stack.settings), 'setting')}"
     return no_result(state)[0]
 
 
@@ -89,8 +78,8 @@ def _details(state: SessionState) -> str:
         told = together.memory
     elif state.goal.objective is Objective.ENERGY and together.energy:
         told = together.energy
-    sure = f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack)
-    rate = tokens_per_s(state.facts, stack.samples_per_s)
+    sure = f"confirmed {figures.IN_TURN}" if stack.confirmed else figures.how_confirmed(stack)
+    rate = figures.tokens_per_s(state.facts, stack.samples_per_s)
     tokens = f", {format_rate(rate, 'tokens')}" if rate else ""
     return f", {sure}: {told}{tokens}"
 
@@ -105,8 +94,8 @@ def no_result(state: SessionState) -> tuple[str, bool]:
 
     A finding says something about the settings. Otherwise they are undecided.
     """
-    tried = candidates_tried(state)
-    own = [(one.candidate.name, effect_of(one)) for one in tried]
+    tried = figures.candidates_tried(state)
+    own = [(one.candidate.name, figures.effect_of(one)) for one in tried]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
@@ -116,7 +105,7 @@ def no_result(state: SessionState) -> tuple[str, bool]:
         name, found = max(undecided, key=lambda one: one[1].speedup)
         best = f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"
     by, better = state.yardstick, state.goal.better()
-    if helping := sum(by.helps(one.result, effect_of(one)) for one in tried) if by else 0:
+    if helping := sum(by.helps(one.result, figures.effect_of(one)) for one in tried) if by else 0:
         together = f"nothing that was measured together {better}" if sets else "none were measured together"
         alone = f"{helping} of {counted(len(tried), 'candidate')} {state.goal.better(helping)}"
         return f"{alone}; {best or together}", not best
@@ -133,14 +122,14 @@ def export_remark(state: SessionState) -> str:
     stack = state.stack
     if stack and stack.pending:
         return f": {format_pending(stack)}"
-    if not settings_to_export(state):
+    if not figures.settings_to_export(state):
         return f", without settings: {no_result(state)[0]}"
-    if stack is None or settings_to_export(state) != stack.settings:
+    if stack is None or figures.settings_to_export(state) != stack.settings:
         return ""
-    once = "" if stack.confirmed else f", {how_confirmed(stack)}: {format_interval(stack.comparison)}"
-    if stack_is_unclear(state):
+    once = "" if stack.confirmed else f", {figures.how_confirmed(stack)}: {format_interval(stack.comparison)}"
+    if figures.stack_is_unclear(state):
         return f"{once}, so it is unclear whether they are faster together"
-    return once if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+    return once if figures.stack_helps(state) else f", though together they {state.goal.not_better(2)}"
 
 
 # --- the whole loop of a script -----------------------------------------------------------------------------------
@@ -155,12 +144,10 @@ def whole_loop(state: SessionState) -> str:
     if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
         return ""
     share = times.step_ms / times.round_ms
-    rest = (f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
-    said = (
-        f"Your step is {format_percent(share)} of a round of your loop; {', '.join(rest) or 'the rest is not named'}."
-    )
+    rest = ", ".join(f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
+    said = f"Your step is {format_percent(share)} of a round of your loop; {rest or 'the rest is not named'}."
     stack = state.stack
-    if stack is None or not stack.comparison or not stack_helps(state):
+    if stack is None or not stack.comparison or not figures.stack_helps(state):
         return said
     whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
     return f"{said} So the whole loop gets about {format_times(whole)} as fast."

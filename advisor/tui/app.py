@@ -14,12 +14,11 @@ import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from textual import on, work
 from textual.app import SystemCommand
-from textual.binding import BindingType
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
@@ -54,8 +53,8 @@ class AdvisorApp(ThemedApp):
     A ``recorded`` session is only shown, nothing is measured.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = list(APP_KEYS)
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS = list(APP_KEYS)
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (30, "-tall")]
 
     def __init__(
         self,
@@ -158,19 +157,10 @@ class AdvisorApp(ThemedApp):
         """Take the waiting events and draw all: the person has done something, or a job has begun or ended."""
         self._take_events()
         if self.alive:
-            self.context.busy_with = self.controller.busy_with
             self.context.version += 1
             self.base_screen.draw()
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
+    def notify(self, message: str, *, title: str = "", severity: SeverityLevel = "information", **_: Any) -> None:
         """Tell the person something in the status line, for it must cover nothing. It is text, never markup."""
         if self.alive:
             self.base_screen.status.show_notice(f"{title}: {message}" if title else message, severity)
@@ -257,8 +247,7 @@ class AdvisorApp(ThemedApp):
     async def _leave(self, answer: str | None) -> None:
         if answer == "leave":
             await self.action_quit_at_once()
-            return
-        if answer == "finish":
+        elif answer == "finish":
             self.controller.steer("finish")
 
     async def action_quit_at_once(self) -> None:

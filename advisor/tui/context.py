@@ -38,12 +38,12 @@ def is_about_others(said: events.Said) -> bool:
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
-    ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
-    ``version`` grows with all that a view may show, but not with the events that pour in while a trial runs: its
-    activity, its blocks, the progress.
-    ``recorded`` is the session that is shown again; None for one that measures. ``saved`` are the files that the person
-    wrote, by their paths. ``added_s`` is the time that the person has added to the budget. ``clock`` gives seconds,
-    from anywhere; by it are the moments at which the session began, its trial, and the last estimate of its end.
+    ``busy_with`` names the job that runs. ``waiting`` names the trials that the person asked for and that have not
+    begun. ``paused``: no further trial begins. ``version`` grows with all that a view may show, but not with the events
+    that pour in while a trial runs: its activity, its blocks, the progress. ``recorded`` is the session that is shown
+    again; None for one that measures. ``saved`` are the files that the person wrote, by their paths. ``added_s`` is the
+    time that the person has added to the budget. ``clock`` gives seconds, from anywhere; by it are the moments at which
+    the session began, its trial, and the last estimate of its end.
     """
 
     request: Request
@@ -82,6 +82,11 @@ class Context:
         return told_s if self.state.paused else max(_LEAST_LEFT_S, told_s - (self.clock() - since))
 
     @property
+    def tries(self) -> str:
+        """What tries the settings that were left out: a key, or for a recorded session a command."""
+        return f"perf-advisor --resume {self.session_id}" if self.recorded else "R"
+
+    @property
     def ranking(self) -> Ranking:
         """The ranked settings, computed once per version."""
         wanted = (self.version, self.busy_with, self.catalog is None)
@@ -96,8 +101,8 @@ class Context:
     @property
     def can_wait(self) -> bool:
         """Whether a running session, beside other programs, can wait until the machine is quiet."""
-        running = self.control is not None and self.recorded is None and self.state.finished is None
-        return running and not self.paused and any(is_about_others(said) for said in self.state.messages)
+        running = self.control is not None and self.state.finished is None
+        return running and not self.paused and any(map(is_about_others, self.state.messages))
 
     def take(self, event: events.Event) -> None:
         """Have the state and the clocks follow an event."""

@@ -59,11 +59,6 @@ class Controller:
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
-    @property
-    def busy_with(self) -> str:
-        """The name of the job that runs; empty where there is none."""
-        return self.running.name if self.running else ""
-
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
         if all(job.name != other.name for other in self._waiting):
@@ -83,6 +78,7 @@ class Controller:
         if self.running is None and self._waiting:
             self.running = self._waiting.popleft()
             self._in_thread(self.running.call, SESSION_GROUP)
+        self._context.busy_with = self.running.name if self.running else ""
         self._context.waiting = tuple(job.trial for job in self._waiting if job.trial)
 
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
@@ -94,11 +90,9 @@ class Controller:
         """Whether a key that steers does anything now."""
         context, state = self._context, self._context.state
         untried, measured = count_untried(state) > 0, state.baseline is not None
-        if context.recorded is not None:  # the key says how to go on
-            return name == "untried" and untried
         if context.control is None or state.failure:
             return False
-        live, busy = state.finished is None, bool(self.busy_with)
+        live, busy = state.finished is None, self.running is not None
         offered = {
             "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
             "pause": live and not context.paused,
@@ -114,17 +108,9 @@ class Controller:
     def steer(self, name: str) -> None:
         """Carry out a key that steers."""
         control = self._context.control
-        if not self.can(name):
-            return
-        if self._context.recorded is not None:
-            self._say_how_to_go_on()
-        elif control is not None:
+        if control is not None and self.can(name):
             step: Callable[[Session], str] = getattr(self, f"_{name}")
             self._app.notify(step(control))
-
-    def _say_how_to_go_on(self, option: str = "") -> None:
-        """A recorded session is only shown: name the command that measures."""
-        self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id}{option}")
 
     def _skip(self, control: Session) -> str:
         if not self._context.state.running:
@@ -194,9 +180,9 @@ class Controller:
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
         """Accept or reject a recommendation, or accept one value only."""
         state = self._context.state
-        if self._context.recorded is not None:
+        if self._context.recorded is not None:  # it is only shown: name the command that measures
             chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
-            self._say_how_to_go_on(f" {chosen}")
+            self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id} {chosen}")
             return
         self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._decide(recipe, decision, value)

@@ -14,6 +14,8 @@ def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:
     return key(f"session.{name}", keys, f"steer('{name}')", label, tooltip)
 
 
+# From everywhere, also from a text field; neither in the footer nor in the palette.
+_HIDDEN = {"show": False, "priority": True, "system": True}
 APP_KEYS = (
     # ``Controller.can`` says which of the keys that steer do something now.
     _steers("skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
@@ -26,22 +28,6 @@ APP_KEYS = (
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
     key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
     key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
-    key(
-        "app.quit",
-        "q",
-        "quit",
-        "Quit",
-        "Leave, after a question while something is measured; everything measured is kept",
-        system=True,
-    ),
-    key(
-        "app.interrupt",
-        "ctrl+q,ctrl+c",
-        "quit_at_once",
-        "Quit",
-        "Stop and leave at once, also from a text field; everything measured is kept",
-        show=False,
-        priority=True,
-        system=True,
-    ),
+    key("app.quit", "q", "quit", "Quit", "Leave, after a question while something is measured", system=True),
+    key("app.interrupt", "ctrl+q,ctrl+c", "quit_at_once", "Quit", "Leave at once; all figures are kept", **_HIDDEN),
 )

@@ -22,7 +22,7 @@ from advisor.process.meanwhile import collector_waits
 from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.context import closing_words
+from advisor.tui.context import closing_words, events_of
 from advisor.tui.widgets.gauges import Reading
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
-    return _run(open_app(request, outputs, past), request, outputs)
+    return _run(open_app(request, outputs, past), past)
 
 
 def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
@@ -43,11 +43,10 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
     Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
     loaded where this call names the folder.
     """
-    app = app_of_recorded(open_session(session_id or None), recipe_folders)
-    return _run(app, app.context.request, Outputs())
+    return _run(app_of_recorded(open_session(session_id or None), recipe_folders))
 
 
-def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
+def _run(app: AdvisorApp, past: PastSession | None = None) -> int:
     """Run the app and write the outputs.
 
     After a signal that came before the app could open there is nothing to show: it stays closed.
@@ -55,20 +54,19 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
     with INTERRUPTS.handled():
         started = time.monotonic()
         if not INTERRUPTS.asked:
-            _show(app)
+            Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
+            with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
+                app.run()
+            if app.return_code is None:
+                raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
         state = app.context.state
+        if past and state.baseline is None and state.failure is None:  # left before it was taken up
+            for event in events_of(past):
+                app.context.take(event)
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
-            return _farewell(app, request, outputs)
-
-
-def _show(app: AdvisorApp) -> None:
-    Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
-    with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
-        app.run()
-    if app.return_code is None:
-        raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
+            return _farewell(app)
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
@@ -106,14 +104,15 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     return app
 
 
-def _farewell(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
+def _farewell(app: AdvisorApp) -> int:
     from advisor.export.outputs import write_outputs
 
-    state = app.context.state
-    written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
-    for line in (*closing_words(app.context), *written.sentences):
+    context, state = app.context, app.context.state
+    catalog = context.catalog or load_catalog(context.request.recipe_folders)
+    written = write_outputs(state, context.request, context.outputs, catalog)
+    for line in (*closing_words(context), *written.sentences):
         print(printable(line))
-    if state.failure and app.context.recorded is None:
+    if state.failure and context.recorded is None:
         raise state.failure.error
     if written.errors:
         raise written.errors[0]

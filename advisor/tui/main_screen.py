@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
@@ -34,7 +32,7 @@ _LATER = ("advisor.tui.screens", *("rich.syntax", *(f"pygments.lexers.{name}" fo
 class MainScreen(Screen[object]):
     """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
         for view in VIEWS
     ]
@@ -67,10 +65,8 @@ class MainScreen(Screen[object]):
         await asyncio.to_thread(_import_what_opens_later)
         if not self._switcher.is_attached:  # the app was left meanwhile
             return
-        hidden = [view_class(view.id)(self.context, self._controller) for view in VIEWS[1:]]
-        for view in hidden:
-            view.display = False
-        await self._switcher.mount_all(hidden)
+        for view in VIEWS[1:]:
+            await self._switcher.add_content(view_class(view.id)(self.context, self._controller))
         if self._wanted:
             self.action_show_view(self._wanted)
 

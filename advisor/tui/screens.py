@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import ActiveBinding, Binding, BindingType
+from textual.binding import ActiveBinding, Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -26,7 +25,7 @@ from advisor.tui.widgets.texts import TextPane
 class TextScreen(ModalScreen[None]):
     """A text over the views, as sections of the report."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("text.close", "escape,enter,question_mark,f1", "dismiss", "Close", "Back to the views", key_display="esc"),
         key("text.quit", "q", "app.quit", "Quit", "Leave the app", priority=True),
     ]
@@ -63,7 +62,7 @@ class QuitScreen(ModalScreen[str]):
     Without a baseline nothing is reported.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
         key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
         key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),

@@ -110,5 +110,5 @@ def _pieces(bar: Stacked, width: int) -> Content:
 
 def _label(part: Part, total: float, count: int) -> str:
     name = "to device" if part.name == "host-to-device" else part.name
-    labels = (f"{name} {format_percent(part.size / total if total else None)}", name, part.initial)
+    labels = (f"{name} {format_percent(part.size / total if total else None)}", name, name[:1].upper())
     return next((label for label in labels if len(label) <= count), "")

@@ -2,7 +2,6 @@
 
 import os
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.theme import Theme as RichTheme
@@ -16,16 +15,8 @@ from advisor.tui.text import BROAD
 # The colours of a report's sections, by their names there.
 _REPORT = {"good": "success", "bad": "error", "warning": "warning", "name": "secondary"}
 
-# The file of the state folder that has the person's choice.
+# The file of the state folder that has the name of the theme that the person chose last.
 _REMEMBERED = "theme.json"
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenTheme:
-    """The theme that the person chose last; empty for none."""
-
-    theme: str = ""
-    schema: int = 1
 
 
 # The file is no YAML, which takes long to load.
@@ -38,7 +29,7 @@ class ThemedApp(App[None]):
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (BROAD, "-broad")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (BROAD, "-broad")]
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +37,7 @@ class ThemedApp(App[None]):
             self.register_theme(theme)
         ours = "advisor-16" if self.console.color_system == "standard" else "advisor"
         self.theme = ours  # first: Textual has begun with the asked name, before there was such a theme
-        asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, ChosenTheme()).theme
+        asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, "")
         if asked in self.available_themes:
             self.theme = asked
         self._colour_reports()
@@ -71,4 +62,4 @@ class ThemedApp(App[None]):
     def search_themes(self) -> None:
         """Offer the themes, and remember the one that is chosen."""
         super().search_themes()
-        self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, ChosenTheme(theme.name)))
+        self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, theme.name))

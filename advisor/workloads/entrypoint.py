@@ -50,10 +50,8 @@ _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warn
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
 # Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
-_EXITS = (
-    "See the lines below. Give the target the arguments that it needs after --, as in `perf-advisor train.py -- "
-    "--lr 0.1`; or move what exits under `if __name__ == '__main__':`."
-)
+_EXITS = "See the lines below, and mend what exits; or, in a module, move it under `if __name__ == '__main__':`."
+_PARSES = "See the lines below. Give the arguments that it needs after --, as in `perf-advisor train.py -- --lr 0.1`."
 _BY_NAME = "Give or mend its options after --, as in `-- num_classes=10`; hf: also takes a folder with a config.json."
 _OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
 _NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
@@ -147,9 +145,11 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
-    except SystemExit as error:  # a command line's parser prints its reason
-        shown = filter(None, (last_printed().rstrip(), user_frames(error)))
-        raise TargetError(f"{what} called sys.exit({error.code!r}).", _EXITS, "\n".join(shown)) from error
+    except SystemExit as error:  # a command line's parser prints its usage and the reason
+        printed = last_printed().rstrip()
+        hint = _PARSES if error.code == 2 and "usage:" in printed.lower() else _EXITS
+        shown = filter(None, (printed, user_frames(error)))
+        raise TargetError(f"{what} called sys.exit({error.code!r}).", hint, "\n".join(shown)) from error
     except BaseException as error:
         problem = f"{what} failed: {one_line(error)}"
         raise TargetError(problem, hint_for(error, usual_hint), user_frames(error)) from error

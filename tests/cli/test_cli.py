@@ -279,7 +279,7 @@ def test_an_error_is_told_by_its_cause(monkeypatch, capsys, error, code, words):
     def run(_):
         raise error
 
-    monkeypatch.setattr(cli, "_run", run)
+    monkeypatch.setattr(grammar, "parse", run)
     assert cli.main(["demo"]) == code
     lines = capsys.readouterr().err.splitlines()[:3]
     assert len(lines) == len(words)

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from report_text import html_report, markdown_report
 from sample_session import detailed_history, failed_history, sample_request
 
+from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import TargetError
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
-from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.headless.progress import HeadlessReporter
@@ -95,7 +95,7 @@ def test_an_error_of_two_lines_and_its_details(monkeypatch):
     def fail(invocation):
         raise TargetError(f"no build{STEERS}", f"define it{STEERS}", f"line 1{STEERS}\nline 2\x85!")
 
-    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(grammar, "parse", fail)
     with contextlib.redirect_stderr(io.StringIO()) as file:
         assert cli.main(["demo"]) == 3
     assert file.getvalue().splitlines() == [

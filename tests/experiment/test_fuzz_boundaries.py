@@ -9,6 +9,7 @@ import sys
 import pytest
 from fuzzed import MANY, fuzz
 from hypothesis import strategies as st
+from report_text import html_report, markdown_report
 from sample_session import cancelled_history, detailed_history, failed_history, sample_request
 
 from advisor.cli import grammar
@@ -17,8 +18,6 @@ from advisor.cli.commands.measure import measure_parser
 from advisor.errors import AdvisorError
 from advisor.experiment.past.journal import Journal, open_session
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
-from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.recipe.catalog import load_catalog

@@ -180,7 +180,7 @@ def test_two_maps_to_one_value_are_refused():
         ("a: *nowhere\n", "undefined alias"),
         ("- 1\n- 2\n", "a list at its top level \\(line 1\\)"),
         ("a: 1\n---\nb: 2\n", "found another document"),
-        ("perf_advisor: [1]\n", "is not a mapping of settings"),
+        ("perf_advisor: [1]\n", "is a list, not a mapping"),
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "shared through an anchor"),
         ("perf_advisor: {k.v: [1]}\n", "is a list, not a value"),
         ("!settings\na: 1\n", "or tagged"),

@@ -26,8 +26,8 @@ def exported(config, path, **options):
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("hf_run_glue.json", "  trainer.add_callback(TunedCallback('tuned.yaml'))"),
-        ("lightning_cli.yaml", "  trainer = Trainer(callbacks=[TunedCallback('tuned.yaml')])"),
+        ("hf_run_glue.json", '  trainer = Trainer(..., args=args, callbacks=[TunedCallback("tuned.yaml")])'),
+        ("lightning_cli.yaml", '  trainer = Trainer(..., callbacks=[TunedCallback("tuned.yaml")])'),
         ("accelerate_default.yaml", '  tuning = advisor.load("tuned.yaml")'),
     ],
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from report_text import html_report
 from sample_session import sample_history, sample_request
 
 from advisor.errors import AdvisorError
@@ -12,7 +13,6 @@ from advisor.experiment import events
 from advisor.experiment.measuring.verification import may_be_verified, middle_block, verify
 from advisor.experiment.request import Outputs
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
 from advisor.export.outputs import write_outputs
 from advisor.files.config_file import read_config
 from advisor.python.file import python_source

@@ -72,17 +72,9 @@ def test_numbers(function, value, text):
 
 
 def test_missing_numbers_are_a_dash():
-    functions = (
-        formatting.format_energy,
-        formatting.format_times,
-        formatting.format_bytes,
-        formatting.format_ms,
-        formatting.format_seconds,
-        formatting.format_count,
-    )
-    assert {function(None) for function in functions} == {"–"}
+    names = ("energy", "times", "bytes", "ms", "seconds", "count")
+    assert {getattr(formatting, f"format_{name}")(None) for name in names} == {"–"}
     assert formatting.format_ratio(None) == "–"
-    assert formatting.format_numerics(None) == "–"
 
 
 def test_numerics_that_are_worse_than_declared_say_so():

@@ -24,8 +24,8 @@ def test_shares_of_the_roof_of_the_copy_rate_and_of_calls():
 
 def test_the_share_before_and_after_is_that_of_the_type_the_stack_computes_in():
     measured = profile()
-    assert roof_share(measured, 500.0, 50, "float32") == pytest.approx(step_roof_share(measured))
-    assert roof_share(measured, 5000.0, 50, "bfloat16") == pytest.approx(0.25)
+    assert roof_share(measured, 500.0, 50, "float32").share == pytest.approx(step_roof_share(measured))
+    assert roof_share(measured, 5000.0, 50, "bfloat16").share == pytest.approx(0.25)
     assert roof_share(measured, 500.0, 50, "float16") is None
     assert roof_share(measured, 500.0, None, "float32") is None
     assert roof_share(profile(flops_per_step=0), 500.0, 50, "float32") is None

@@ -4,14 +4,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from report_text import body_of, html_report, markdown_report, table_rows
 from sample_session import cancelled_history, detailed_history, failed_history, sample_history, sample_request
 
 from advisor.cli.grammar import parse
 from advisor.experiment.events import ExportVerified, GoalSet
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import _html_block, html_report
-from advisor.export.formats.markdown import markdown_report
+from advisor.export.formats.html import _html_block
 from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, TargetSpec, Verification
@@ -29,15 +29,6 @@ def catalog() -> Catalog:
 @pytest.fixture(scope="module")
 def text(catalog) -> str:
     return markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
-
-
-def body_of(text: str, section: str) -> str:
-    return text.split(f"\n## {section}\n")[1].partition("\n## ")[0]
-
-
-def table_rows(text: str, section: str) -> list[list[str]]:
-    rows = [line for line in body_of(text, section).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
 
 
 class _Page(HTMLParser):

@@ -6,13 +6,12 @@ import pytest
 from facts import gpu_facts
 from planted import TINY_TARGET
 from real_session import Run, short_trials
+from report_text import html_report, markdown_report
 from sample_session import sample_history, sample_request
 
 from advisor.experiment.events import TrialsPlanned
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
-from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding

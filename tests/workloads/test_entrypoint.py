@@ -189,6 +189,7 @@ def test_a_parser_that_leaves_says_why(load, capfd):
     error = failure(load, group, "mine.py")
     assert error.message == "running mine.py called sys.exit(2)."
     assert "Commands:" in error.details
+    assert "arguments that it needs" in error.hint
 
 
 @pytest.mark.parametrize("target", ["mine:build", "mine.py:build"])

@@ -1,26 +1,23 @@
 """``perf-advisor ab``: two commands that train, timed in turn."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.parser import Parser, say
 from advisor.errors import ExitCode, UsageError
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Time two commands in turn; the exit code says whether B is as fast as asked for. Raises AdvisorError."""
-    parser = Parser(
-        "perf-advisor ab",
-        "Time two commands that train with PyTorch in turn, A B B A, each until it has made enough optimizer steps.\n"
-        "They run as you type them, with all that they write; each is ended then. The exit code is 4 when the whole\n"
-        "95 % interval of B over A lies below --min-speedup. Compare steps of the same batch size.",
-        usage='perf-advisor ab "COMMAND A" "COMMAND B" [options]',
-    )
+def run(arguments: list[str]) -> int:
+    """Time two commands that train with PyTorch in turn, A B B A, each until it has made enough optimizer steps.
+
+    They run as you type them, with all that they write; each is ended then. The exit code is 4 when the whole 95 %
+    interval of B over A lies below --min-speedup. Compare steps of the same batch size.
+    """
+    parser = Parser("ab", run.__doc__, usage='perf-advisor ab "COMMAND A" "COMMAND B" [options]')
     parser.add_argument("commands", nargs="+", metavar="COMMAND", help='as in "python train.py --epochs 1"')
     parser.add("--min-speedup")
     parser.add_limit()
-    parser.add_json()
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(arguments)
     if len(options.commands) != 2:
         raise UsageError(

@@ -1,7 +1,6 @@
 """``perf-advisor check``: whether exported settings are still worth it, for a continuous integration."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from advisor.cli.parser import Parser, say, target_of_exported
@@ -10,21 +9,16 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import format_ms
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Measure a target with a settings file and without it; the exit code says whether the settings are worth it.
+def run(arguments: list[str]) -> int:
+    """Measure exported settings again.
 
-    Raises UsageError before anything is measured, also for a file that cannot be read or that changes nothing.
+    The exit code is 4 when the whole 95 % interval of their speed-up lies below --min-speedup.
     """
-    parser = Parser(
-        "perf-advisor check",
-        "Measure exported settings again. The exit code is 4 when the whole 95 % interval of their speed-up\n"
-        "lies below --min-speedup.",
-        "SETTINGS TARGET",
-    )
+    parser = Parser("check", run.__doc__, "SETTINGS TARGET")
     parser.add_exported("measure another target's settings, too")
     parser.add("--min-speedup")
     parser.add_limit()
-    parser.add_json()
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
     options = parser.parse(arguments)
     request, needed = Request(target_of_exported(options), options.budget_s), options.min_speedup
     from advisor.experiment.measuring.verification import check

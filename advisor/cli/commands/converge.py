@@ -1,24 +1,20 @@
 """``perf-advisor converge``: whether a training with exported settings learns as well as without them."""
 
-from collections.abc import Sequence
-
 from advisor.cli.parser import Parser, say, target_of_exported
 from advisor.errors import ExitCode, UsageError
 from advisor.records import Mode
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Train with the settings and without them; the exit code says whether they learn as well. Raises AdvisorError."""
-    parser = Parser(
-        "perf-advisor converge",
-        "Train with exported settings and without them, from the same seeds, and compare the loss curves. The exit\n"
-        "code is 4 when the settings learn worse, or diverge.",
-        "SETTINGS TARGET",
-    )
+def run(arguments: list[str]) -> int:
+    """Train with exported settings and without them, from the same seeds, and compare the loss curves.
+
+    The exit code is 4 when the settings learn worse, or diverge.
+    """
+    parser = Parser("converge", run.__doc__, "SETTINGS TARGET")
     parser.add_exported("train with another target's settings, too")
     parser.add("--steps", dest="steps", default=500)
     parser.add("--seeds")
-    parser.add_json("the curves as JSON")
+    parser.add_argument("--json", action="store_true", help="the curves as JSON")
     options = parser.parse(arguments)
     target = target_of_exported(options)
     if target.mode is Mode.INFER:

@@ -1,16 +1,14 @@
 """``perf-advisor hardware``: this machine."""
 
 import sys
-from collections.abc import Sequence
 
 from advisor.cli.parser import Parser
-from advisor.errors import ExitCode
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Describe the machine: in a table, or with every gauge as JSON. Raises UsageError."""
-    parser = Parser("perf-advisor hardware", "Describe this machine: its CPU, memory and GPUs.")
-    parser.add_json("as JSON, with every gauge")
+def run(arguments: list[str]) -> None:
+    """Describe this machine: its CPU, memory and GPUs."""
+    parser = Parser("hardware", run.__doc__)
+    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
     as_json = parser.parse(arguments).json
     from advisor.export.json_report import strict_json
     from advisor.machine.hardware import inspect_hardware
@@ -22,4 +20,3 @@ def run(arguments: Sequence[str]) -> int:
         print(strict_json(hardware, indent=2))
     else:
         print_text(body_of([hardware_table(hardware, None)]), sys.stdout)
-    return ExitCode.OK

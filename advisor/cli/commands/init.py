@@ -4,12 +4,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
 from advisor.cli.parser import Parser
-from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.errors import TargetError, UsageError
 from advisor.export.files import check_writable
 from advisor.figures.formatting import counted
 from advisor.figures.options import named
@@ -18,10 +17,9 @@ from advisor.files.paths import check_target
 _LAST_LINES = 12
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a script in a separate process until its first step has ended, and write the file. Raises AdvisorError."""
-    about = "Write a build() to complete, filled in from a script."
-    parser = Parser("perf-advisor init", about, "SCRIPT", "script")
+def run(arguments: list[str]) -> None:
+    """Write a build() to complete, filled in from a script."""
+    parser = Parser("init", run.__doc__, "SCRIPT", "script")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.add("--output")
     parser.add_limit()
@@ -38,10 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     text = _draft(options.script, str(path), options.arguments, options.budget_s)
     path.write_text(text, encoding="utf-8")
     todo = len([line for line in text.splitlines() if "# TODO" in line])
-    print(
-        f"{path} written. Complete its {counted(todo, 'line')} marked TODO, then type: perf-advisor {quote(str(path))}"
-    )
-    return ExitCode.OK
+    then = f"then type: perf-advisor {quote(str(path))}"
+    print(f"{path} written. Complete its {counted(todo, 'line')} marked TODO, {then}")
 
 
 def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> str:

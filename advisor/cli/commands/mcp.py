@@ -1,18 +1,15 @@
 """``perf-advisor mcp``: a server for coding agents."""
 
-from collections.abc import Sequence
-
 from advisor.cli.parser import Parser
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Serve coding agents until the client leaves. Raises UsageError."""
-    parser = Parser(
-        "perf-advisor mcp",
-        "Serve coding agents over standard input and output, by the Model Context Protocol. Its tools: inspect,\n"
-        "measure, progress, result, cancel, explain, diff, export, ab. Start it in the folder of your code.",
-    )
-    parser.parse(arguments)
+def run(arguments: list[str]) -> None:
+    """Serve coding agents over standard input and output, by the Model Context Protocol.
+
+    Its tools: inspect, measure, progress, result, cancel, explain, diff, export, ab. Start it in the folder of your
+    code.
+    """
+    Parser("mcp", run.__doc__).parse(arguments)
     from advisor.agents.server import serve
 
-    return serve()
+    serve()

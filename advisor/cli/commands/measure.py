@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import textwrap
 from collections.abc import Collection, Sequence
@@ -54,8 +55,8 @@ class Measure:
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
-        opens = not INTERRUPTS.asked  # after a signal the outputs that were asked for are written at once
-        if opens and not self.headless and shows_the_app():
+        # After a signal the outputs that were asked for are written at once.
+        if not INTERRUPTS.asked and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import run_app
 
@@ -101,15 +102,13 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
         return past
     fitting = list(filter(is_wanted, list_sessions()))
     if not fitting:
-        raise UsageError(
-            f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists what there is."
-        )
+        raise UsageError(f"there is no session of {wanted.command} to resume.", "`perf-advisor sessions` lists them.")
     return next((past for past in fitting if past.request.target.directory == wanted.directory), fitting[0])
 
 
 def measure_parser(about: str) -> Parser:
     """All options of measuring."""
-    parser = Parser("perf-advisor", about, "TARGET")
+    parser = Parser("", about, "TARGET", formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
     parser.add("target", nargs="?", default="", help=kinds)
     parser.add_argument("--version", action="store_true", help="show what is installed, and exit")
@@ -157,9 +156,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
 def _check_is_no_command(target: str, commands: Collection[str]) -> None:
     """Raise UsageError for a missing target, and one that is, or may be meant as, a command."""
     if not target:
-        raise UsageError(
-            "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
-        )
+        raise UsageError("there is no target.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`.")
     words = [*commands, DEMO]
     close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
     if close and target != DEMO:

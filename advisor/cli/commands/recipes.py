@@ -1,18 +1,16 @@
 """``perf-advisor recipes``: the recipes in a list, or the card of one."""
 
 import sys
-from collections.abc import Sequence
 
 from advisor.cli.parser import Parser, warn
-from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, plain, printable
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import Mode, text_of
 
 
-def run(arguments: Sequence[str]) -> int:
-    """List the recipes, or show the card of one. Raises UsageError for an id that no recipe has."""
-    parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
+def run(arguments: list[str]) -> None:
+    """List the recipes, or show what one does, when it helps and its numerics."""
+    parser = Parser("recipes", run.__doc__)
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     parser.add("--recipes")
     options = parser.parse(arguments)
@@ -28,14 +26,13 @@ def run(arguments: Sequence[str]) -> int:
         more = {"default": text_of(recipe.default), "attacks": ", ".join(sorted(recipe.attacks)) or MISSING}
         print(f"{printable(card(recipe))}\n")
         print_text(body_of([pairs((facts_of(recipe) | more).items())]), sys.stdout)
-        return ExitCode.OK
+        return
     made = table("id", "setting", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
         made.add_row(*facts_of(recipe).values(), plain(recipe.title))
     print_text(made, sys.stdout)
-    return ExitCode.OK
 
 
 def facts_of(recipe: Recipe) -> dict[str, str]:

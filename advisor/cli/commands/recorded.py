@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_th
 from advisor.cli.options import REPORTS
 from advisor.cli.parser import Parser, warn
 from advisor.errors import ExitCode, UsageError
-from advisor.experiment.request import Outputs, beside_own_files
+from advisor.experiment.request import beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
 from advisor.process.meanwhile import collector_waits
 
@@ -24,27 +23,27 @@ if TYPE_CHECKING:
     from advisor.experiment.state import SessionState
 
 
-def run_report(arguments: Sequence[str]) -> int:
-    """Show a recorded session again, and write its report. Raises AdvisorError."""
-    parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
+def run_report(arguments: list[str]) -> int:
+    """Show a recorded session again, and write its report."""
+    parser = Parser("report", run_report.__doc__)
     parser.add("session", *REPORTS, "--recipes")
     options = parser.parse(arguments)
-    return _revisit(options, outputs_of(options), show=True)
+    return _revisit(options, show=True)
 
 
-def run_export(arguments: Sequence[str]) -> int:
-    """Write the settings that a recorded session found. Raises AdvisorError."""
-    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
+def run_export(arguments: list[str]) -> int:
+    """Write the settings that a recorded session found."""
+    parser = Parser("export", run_export.__doc__)
     parser.add("session")
     parser.add("--export", default="tuned.yaml")
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
     check_recipes(options)
-    return _revisit(options, outputs_of(options), show=False)
+    return _revisit(options, show=False)
 
 
-def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
+def _revisit(options: Namespace, *, show: bool) -> int:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
 
     Only recipes of the named folders are loaded: no code is run because a session names it. Raises AdvisorError.
@@ -55,6 +54,7 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
     from advisor.report.terminal import print_sections
     from advisor.report.whole import summary_sections
 
+    outputs = outputs_of(options)
     past, state, line = _opened(options.session)
     outputs = beside_own_files(outputs, past.request)
     if not show and not options.force:
@@ -80,33 +80,23 @@ def _revisit(options: Namespace, outputs: Outputs, *, show: bool) -> int:
     return ExitCode.OK if show or state.baseline else ExitCode.TARGET
 
 
-def run_open(arguments: Sequence[str]) -> int:
-    """Show a recorded session in the app; the latest where none is named.
-
-    Only recipes of the named folders are loaded, none that the session names. Raises UsageError where there is no
-    terminal, or no such session.
-    """
-    parser = Parser("perf-advisor open", "Show a recorded session in the app; `--resume ID` goes on measuring it.")
+def run_open(arguments: list[str]) -> int:
+    """Show a recorded session in the app; `--resume ID` goes on measuring it."""
+    parser = Parser("open", run_open.__doc__)
     parser.add("session", "--recipes")
     options = parser.parse(arguments)
     if not shows_the_app():
         command = f"perf-advisor report {options.session}".rstrip()
-        raise UsageError(
-            "open shows a session in the app, and there is no terminal that it can draw on.",
-            f"`{command}` prints the session.",
-        )
+        raise UsageError("there is no terminal that the app can draw on.", f"`{command}` prints the session.")
     with collector_waits():
         from advisor.tui.launch import show_session
 
     return show_session(options.session, tuple(options.recipe_folders or ()))
 
 
-def run_compare(arguments: Sequence[str]) -> int:
-    """Print the changes from one recorded session to another. Raises UsageError where there is no such session."""
-    parser = Parser(
-        "perf-advisor compare",
-        "Show the changes between two recorded sessions: baseline, stack, settings, machine, versions.",
-    )
+def run_compare(arguments: list[str]) -> None:
+    """Show the changes between two recorded sessions: baseline, stack, settings, machine, versions."""
+    parser = Parser("compare", run_compare.__doc__)
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
@@ -122,12 +112,11 @@ def run_compare(arguments: Sequence[str]) -> int:
         lines.append(line)
     print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(*sides))}")
     print_sections(comparison_sections(*sides), sys.stdout)
-    return ExitCode.OK
 
 
-def run_sessions(arguments: Sequence[str]) -> int:
-    """List the recorded sessions, or delete all but the latest. Raises UsageError."""
-    parser = Parser("perf-advisor sessions", "List the recorded sessions, the latest first, or delete old ones.")
+def run_sessions(arguments: list[str]) -> None:
+    """List the recorded sessions, the latest first, or delete old ones."""
+    parser = Parser("sessions", run_sessions.__doc__)
     parser.add("--keep")
     keep = parser.parse(arguments).keep
     from advisor.experiment.past.journal import list_sessions, session_ids
@@ -138,7 +127,7 @@ def run_sessions(arguments: Sequence[str]) -> int:
     if keep:
         deleted = sum(map(_delete, islice(list_sessions(), keep, None)))
         print(f"{counted(deleted, 'session')} deleted.")
-        return ExitCode.OK
+        return
     made, unread = table("session", "target", "result", "length"), session_ids()
     for past in list_sessions():
         unread.remove(past.session_id)
@@ -152,7 +141,6 @@ def run_sessions(arguments: Sequence[str]) -> int:
         warn(f"{many}; `perf-advisor report {unread[0]}` says why.")
     elif not made.row_count:
         print("There is no session yet: `perf-advisor demo` makes one.")
-    return ExitCode.OK
 
 
 def _delete(past: PastSession) -> bool:

@@ -26,6 +26,9 @@ class CompileCache(Format):
         said = f"The first steps take {format_seconds(warm_s)} with it, {format_seconds(cold_s)} without it."
         yield File("Compile cache", path, lambda: artifacts, found.remark, more=(said,))
 
+    def to_verify(self, found: Found, path: str) -> None:
+        return None
+
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return (
             f'before anything is compiled: tuning = advisor.load("tuned.yaml", cache="{name}")',

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from advisor.errors import UsageError
 from advisor.export.format import File, Format, Found
-from advisor.records import Exported, Mode
+from advisor.records import Mode
 
 
 class CompiledModel(Format):
@@ -27,9 +27,6 @@ class CompiledModel(Format):
 
         content = lambda: package(found.request, found.settings, found.catalog)  # noqa: E731
         yield File("Compiled model", path, content, found.remark, more=_where_it_runs(found))
-
-    def to_verify(self, found: Found, path: str) -> Exported:
-        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
         return f'in your service: model = torch._inductor.aoti_load_package("{name}")', *_where_it_runs(found)

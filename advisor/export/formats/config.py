@@ -28,10 +28,7 @@ _PROGRAMS: Mapping[ConfigKind, str] = {
     ConfigKind.ULTRALYTICS: "Ultralytics",
     ConfigKind.HYDRA: "Hydra",
 }
-_CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
-    ConfigKind.HUGGINGFACE: ("transformers", "trainer.add_callback({})"),
-    ConfigKind.LIGHTNING: ("lightning", "trainer = Trainer(callbacks=[{}])"),
-}
+_TRAINERS: Mapping[ConfigKind, str] = {ConfigKind.HUGGINGFACE: "transformers", ConfigKind.LIGHTNING: "lightning"}
 
 
 class PatchedConfig(Format):
@@ -115,11 +112,7 @@ def _code(found: Found, patch: Patch, rest: Path | None) -> Iterator[str]:
     """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
     if rest is not None:
         yield "Apply it in your code:"
-        lines = lines_in_script(rest.name, found)
-        if patch.kind in _CALLBACKS:
-            library, line = _CALLBACKS[patch.kind]
-            lines = f"from advisor.{library} import TunedCallback", line.format(f"TunedCallback({rest.name!r})")
-        yield from (f"  {line}" for line in lines)
+        yield from (f"  {line}" for line in lines_in_script(rest.name, found, _TRAINERS.get(patch.kind, "")))
     yield from found.launch_lines
 
 

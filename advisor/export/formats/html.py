@@ -6,17 +6,11 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
 from advisor.records import Phase
 from advisor.report import document as doc
-
-if TYPE_CHECKING:
-    from advisor.experiment.request import Request
-    from advisor.experiment.state import SessionState
-    from advisor.recipe.catalog import Catalog
 
 
 class HtmlReport(Format):
@@ -28,7 +22,7 @@ class HtmlReport(Format):
     offered = Offer("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog, found.change))
+        yield File("Report", path, lambda: html_page(found.report(drawn=True)))
 
 
 _LONGEST_LISTING = 30  # lines; a longer one opens on a click
@@ -37,11 +31,8 @@ _PHASES = [phase.value.replace("_", " ") for phase in Phase]
 _APART = 0.08
 
 
-def html_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
-    """The report of a session as a page, light or dark as the reader's system. The session may still run."""
-    from advisor.report.whole import document_of
-
-    document = document_of(state, request, catalog, change, drawn=True)
+def html_page(document: doc.Document) -> str:
+    """A report as a page, light or dark as the reader's system."""
     title = html.escape(document.title)
     parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
     titles = [html.escape(section.title) for section in document.sections]
@@ -67,8 +58,8 @@ def _html_block(block: doc.Block) -> str:
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
         case doc.Listing(text):
             listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
-            is_long = lines > _LONGEST_LISTING
-            return f"<details><summary>{lines} lines</summary>{listing}</details>" if is_long else listing
+            folded = f"<details><summary>{lines} lines</summary>{listing}</details>"
+            return folded if lines > _LONGEST_LISTING else listing
         case doc.Table():
             return _html_table(block)
         case doc.Bars():
@@ -89,11 +80,7 @@ def _html_table(table: doc.Table) -> str:
 
 
 def _html_inline(inline: doc.Inline) -> str:
-    match inline:
-        case doc.Code(text):
-            return f"<code>{html.escape(text)}</code>"
-        case _:
-            return html.escape(inline)
+    return f"<code>{html.escape(inline.text)}</code>" if isinstance(inline, doc.Code) else html.escape(inline)
 
 
 # --- bar charts, styled by page.html ------------------------------------------------------------------------------
@@ -126,7 +113,7 @@ def _stacked(bar: doc.Stacked) -> Iterator[str]:
     """The bar on a scale of its own, since shares are compared. The times are in the legend."""
     # A phase has the same colour in every bar.
     places = [_PHASES.index(part.name) if part.name in _PHASES else len(_PHASES) for part in bar.parts]
-    parts = [(part, f"p{at}", html.escape(part.initial)) for part, at in zip(bar.parts, places, strict=True)]
+    parts = [(part, f"p{at}", html.escape(part.name[:1].upper())) for part, at in zip(bar.parts, places, strict=True)]
     drawn = (f'<i class="on {kind}" style="flex:{part.size:.4g}">{sign}</i>' for part, kind, sign in parts)
     legend = (
         f'<span class="sign {kind}">{sign}</span> {html.escape(f"{part.name} {part.text}")}'

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
 from advisor.report import document as doc
-
-if TYPE_CHECKING:
-    from advisor.experiment.request import Request
-    from advisor.experiment.state import SessionState
-    from advisor.recipe.catalog import Catalog
 
 
 class MarkdownReport(Format):
@@ -25,14 +19,11 @@ class MarkdownReport(Format):
     offered = Offer("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog, found.change))
+        yield File("Report", path, lambda: markdown_text(found.report()))
 
 
-def markdown_report(state: SessionState, request: Request, catalog: Catalog, change: str = "") -> str:
-    """The report of a session as Markdown. The session may still run."""
-    from advisor.report.whole import document_of
-
-    document = document_of(state, request, catalog, change)
+def markdown_text(document: doc.Document) -> str:
+    """A report as Markdown."""
     lines = [f"# {_markdown(document.title)}", "", _markdown(document.summary)]
     for section in document.sections:
         lines += ["", f"## {section.title}"]
@@ -67,14 +58,12 @@ def table_lines(table: doc.Table) -> list[str]:
 
 
 def _markdown_inline(inline: doc.Inline) -> str:
-    match inline:
-        case doc.Code(text):
-            line = " ".join(text.split()).replace("|", "\\|")
-            ticks = "`" * (1 + _longest_run(line))
-            space = " " if len(ticks) > 1 else ""
-            return f"{ticks}{space}{line}{space}{ticks}"
-        case _:
-            return _markdown(inline)
+    if not isinstance(inline, doc.Code):
+        return _markdown(inline)
+    line = " ".join(inline.text.split()).replace("|", "\\|")
+    ticks = "`" * (1 + _longest_run(line))
+    space = " " if len(ticks) > 1 else ""
+    return f"{ticks}{space}{line}{space}{ticks}"
 
 
 def _markdown(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported, Mode
+from advisor.records import Mode
 
 
 class PythonFile(Format):
@@ -18,9 +18,6 @@ class PythonFile(Format):
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         yield File("Python file", path, lambda: _source(found), found.remark, more=found.launch_lines)
-
-    def to_verify(self, found: Found, path: str) -> Exported:
-        return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         made = "infer_step" if found.state.mode is Mode.INFER else "train_step"

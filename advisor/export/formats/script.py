@@ -56,7 +56,7 @@ class PatchedScript(Format):
             shown = str(Path(file).relative_to(root)) if Path(file).is_relative_to(root) else file
             before = Path(file).read_bytes()
             changes.append(diff(before.decode(errors="replace"), text.decode(errors="replace"), shown))
-        return "".join(changes) or f"Nothing would change in {Path(_own(found)).name}.\n"
+        return "".join(changes) or f"Nothing would change in {Path(str(found.outputs.own_file)).name}.\n"
 
     def to_verify(self, found: Found, path: str) -> Exported:
         return Exported(path, read_as=_paths(found, _patched(found), path))
@@ -65,15 +65,10 @@ class PatchedScript(Format):
         return f"review the diff, and run {name} in place of your file", "all other lines are as they were"
 
 
-def _own(found: Found) -> str:
-    return str(Path(found.outputs.own_file or "").resolve())
-
-
 def _paths(found: Found, patched: Patched, path: str) -> dict[str, str]:
     """The path to write each changed file to, the target's own first."""
-    own = _own(found)
     beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in patched.files}
-    return {file: path if file == own else to for file, to in beside.items()}
+    return {file: path if file == found.outputs.own_file else to for file, to in beside.items()}
 
 
 def _patched(found: Found) -> Patched:
@@ -91,8 +86,9 @@ def _patched(found: Found) -> Patched:
     measured = f": {found.speedup}" if found.speedup else ""
     evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
     given = arguments_of_trainer(settings, facts)
+    own = str(found.outputs.own_file)
     return patched_files(
-        found.catalog, settings, facts, _own(found), measured=measured, evaluations=evaluations, arguments=given
+        found.catalog, settings, facts, own, measured=measured, evaluations=evaluations, arguments=given
     )
 
 

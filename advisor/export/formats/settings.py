@@ -5,7 +5,7 @@ from pathlib import Path
 
 from advisor.experiment.request import Outputs
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Exported, Mode
+from advisor.records import Mode
 
 IMPORT = "import advisor"
 # By the library whose trainer runs the loop.
@@ -43,22 +43,19 @@ class SettingsFile(Format):
         text = lambda: settings_yaml(found.state, found.settings, target=found.request.target.command)  # noqa: E731
         yield File("Settings", path, text, found.remark, more=(*found.launch_lines, *more))
 
-    def to_verify(self, found: Found, path: str) -> Exported:
-        return Exported(path)
-
     def next_steps(self, name: str, found: Found) -> Sequence[str]:
         first, *rest = (line for line in lines_in_script(name, found) if line != IMPORT)
         return f"in your script: {first}", *rest
 
 
-def lines_in_script(name: str, found: Found) -> tuple[str, ...]:
-    """The lines that apply the settings file of this name in the loop that the session measured."""
+def lines_in_script(name: str, found: Found, trainer: str = "") -> tuple[str, ...]:
+    """The lines that apply the settings file of this name: in the loop that was measured, or in a library's trainer."""
     state = found.state
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
-    if workload is not None and workload.trainer:
-        on_cpu = "use_cpu=True, " if workload.device_type == "cpu" else ""  # without it they refuse bf16
-        return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[workload.trainer])
+    if trainer := trainer or (workload.trainer if workload else ""):
+        on_cpu = "use_cpu=True, " if workload and workload.device_type == "cpu" else ""  # without it they refuse bf16
+        return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[trainer])
     trains = state.mode is Mode.TRAIN
     objects = ["model"]
     objects += ["optimizer"] if trains and (workload is None or workload.optimizer is not None) else []

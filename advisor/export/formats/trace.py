@@ -5,6 +5,7 @@ from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.export.format import File, Format, Found
+from advisor.files.paths import is_file
 
 
 class Trace(Format):
@@ -20,15 +21,6 @@ class Trace(Format):
         """One file; none where the session was not profiled."""
         facts = found.state.facts
         if facts and facts.profile and (stored := facts.profile.trace_path):
-            yield File("Trace", path, lambda: _content(stored))
-
-
-def _content(path: str) -> bytes:
-    """The stored trace. Raises UsageError when it is gone."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the trace {path} cannot be read: {error.strerror or error}.",
-            "Measure again; sessions keep their traces in the state folder, beside the logs.",
-        ) from error
+            if not is_file(stored):
+                raise UsageError(f"the trace {stored} is gone.", "Measure again: a session keeps its own.")
+            yield File("Trace", path, Path(stored).read_bytes)

@@ -23,13 +23,7 @@ from advisor.tui.widgets.texts import TextPane
 LEAST_CARD, CARD_SHARE = 36, 0.33
 
 # A key of more than one view.
-COPY = key(
-    "view.copy",
-    "y",
-    "copy",
-    "Copy",
-    "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
-)
+COPY = key("view.copy", "y", "copy", "Copy", "Copy the code, the settings or the file shown to the clipboard")
 # Keys of every view with a list.
 LIST_KEYS = (
     key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -48,7 +46,7 @@ def offers(outputs: Outputs) -> tuple[Offer, ...]:
 class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         COPY,
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
         key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),

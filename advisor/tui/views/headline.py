@@ -8,11 +8,11 @@ from statistics import median
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_change, format_ms
+from advisor.figures.formatting import format_change, format_ms, format_numerics
 from advisor.records import Objective, Verdict
 from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch, stack_helps
 from advisor.report.rows import Figures, Ranking, Tick
-from advisor.report.several_gpus import result_sentence, row_words
+from advisor.report.several_gpus import result_sentence
 from advisor.report.verdict import no_result
 from advisor.tui.context import Context, is_about_others
 from advisor.tui.text import DIM
@@ -30,18 +30,21 @@ class Headline:
     lines: tuple[Content, ...]
 
 
-def headline(state: SessionState, ranking: Ranking) -> Headline:
-    """The result so far: the speed-up and the two step times, whose quotient it is; before that the own step."""
+def headline(state: SessionState, ranking: Ranking, tries: str = "R") -> Headline:
+    """The result so far: the speed-up and the two step times, whose quotient it is; before that the own step.
+
+    ``tries`` is the key or the command that tries what was left out.
+    """
     if state.failure:
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
     if state.baseline is None or ranking.step_ms is None:
         return _before_the_baseline(state)
     if ranking.together:
-        return _of_the_combination(state, ranking.together)
+        return _of_the_combination(state, ranking.together, tries)
     interval, found = interval_words(state.baseline), _best_so_far(state, ranking)
     if ranking.pending:
         interval, found = "", Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
-    return _own_step(ranking.step_ms, interval, found, _next(state))
+    return _own_step(ranking.step_ms, interval, found, _next(state, tries))
 
 
 def _own_step(step_ms: float, interval: str, *lines: Content) -> Headline:
@@ -63,7 +66,7 @@ def _before_the_baseline(state: SessionState) -> Headline:
     return Headline("", "", (Content.styled(f"{doing}…", "bold"), Content.styled(about, DIM)))
 
 
-def _of_the_combination(state: SessionState, together: Figures) -> Headline:
+def _of_the_combination(state: SessionState, together: Figures, tries: str) -> Headline:
     stack = state.stack
     assert stack is not None
     unconfirmed = ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
@@ -72,13 +75,15 @@ def _of_the_combination(state: SessionState, together: Figures) -> Headline:
     if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
         pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
         figure, word = format_change(pair[1], pair[0]), f"{state.goal.objective.value} at {figure} the speed"
+    interval = together.words.partition("(")[2].rstrip(")")
     first = Content.assemble(
         (word, f"bold {style}"),
         f": {together.steps} a step{other_batch(stack, state.baseline)}",
-        (f"  {together.interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
+        (f"  {interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
-    costs = (f"memory {together.memory_in_full}", f"numerics {together.numerics_in_full}")
-    return Headline(figure, style, (first, _SEPARATOR.join(map(Content, costs)), *_several_gpus(state), _next(state)))
+    costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {format_numerics(together.numerics)}"))
+    lines = (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state, tries))
+    return Headline(figure, style, lines)
 
 
 def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
@@ -97,18 +102,17 @@ def _several_gpus(state: SessionState) -> list[Content]:
     record = state.scaling
     if record is None or not record.rows or not (record.best or state.finished):
         return []
-    best = record.row(record.best)
-    return [Content.styled(row_words(best), "bold $success") if best else Content(result_sentence(record))]
+    return [Content.styled(result_sentence(record), "bold $success" if record.best else "")]
 
 
-def _next(state: SessionState) -> Content:
+def _next(state: SessionState, tries: str) -> Content:
     """What to do next."""
     untried = count_untried(state)
     if state.finished is None:
         return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
     parts = [Content.assemble(("4", "bold $accent"), " exports it")] if state.stack_settings else []
     if untried:
-        parts.append(Content.assemble(f"{untried} not tried (out of time). ", ("R", "bold $accent"), " tries them"))
+        parts.append(Content.assemble(f"{untried} not tried (out of time). ", (tries, "bold $accent"), " tries them"))
     elif not state.stack_settings:
         parts.append(Content.styled("3 shows everything that ran.", DIM))
     return _SEPARATOR.join(parts)

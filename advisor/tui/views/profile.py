@@ -48,7 +48,9 @@ class ProfileView(View):
     def show(self) -> None:
         """Draw what is known of the profile: what is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
-        waiting = Section("", (Paragraph(_missing(state, _WAITING)),))
+        ended, waiting = state.ended.get(INSTRUMENTED), waiting_text(state, _WAITING)
+        if ended and ended.outcome is not Outcome.MEASURED and state.running != INSTRUMENTED:
+            waiting = f"Not known: {format_outcome(TrialResult(ended.outcome, ended.reason))}."
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
         text = self._step_text(state, profile)
@@ -58,7 +60,7 @@ class ProfileView(View):
         if profile and is_file(profile.trace_path):
             found += (Section("", (pairs((("Trace", Code(profile.trace_path)),)),)),)
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
-        self._sections.show(found or (waiting,))
+        self._sections.show(found or (Section("", (Paragraph(waiting),)),))
         self._show_operators(profile)
 
     def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
@@ -93,11 +95,3 @@ def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:
         "host": Cell(Content(format_ms(row.host_ms)), -row.host_ms),
         "calls": Cell(Content(calls), -row.calls),
     }
-
-
-def _missing(state: SessionState, waiting: str) -> str:
-    """The reason that the profile is missing: a failed trial, the end of the session, or ``waiting``."""
-    ended = state.ended.get(INSTRUMENTED)
-    if ended is None or ended.outcome is Outcome.MEASURED or state.running == INSTRUMENTED:
-        return waiting_text(state, waiting)
-    return f"Not known: {format_outcome(TrialResult(ended.outcome, ended.reason))}."

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import var
@@ -35,7 +32,7 @@ _TINY = 16  # a screen of fewer lines
 class ResultView(ListView):
     """The headline over the table and the card."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
         key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
@@ -76,7 +73,7 @@ class ResultView(ListView):
             self._show_table()
 
     def _show_headline(self) -> None:
-        found = headline.headline(self.context.state, self.context.ranking)
+        found = headline.headline(self.context.state, self.context.ranking, self.context.tries)
         self._figure.set_class(not found.figure, "-missing")
         if self._figure.value != found.figure:
             self._figure.update(found.figure)
@@ -110,9 +107,9 @@ class ResultView(ListView):
             return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
-                reasons = ((name, reason.replace(RAISE_BUDGET, "R tries it")) for name, reason in fold.entries)
-                listed = Bullets(tuple(f"{name}: {reason}" for name, reason in reasons))
-                return fold.title, (Section("", (listed,)),)
+                tries = f"{context.tries} tries it"
+                entries = (f"{name}: {reason.replace(RAISE_BUDGET, tries)}" for name, reason in fold.entries)
+                return fold.title, (Section("", (Bullets(tuple(entries)),)),)
         return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
 
     # --- keys ------------------------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
@@ -17,7 +15,7 @@ from advisor.figures.formatting import format_bytes, format_ms, format_outcome, 
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Paragraph, Section, pairs
-from advisor.report.figures import block_times, block_words, energy_words, gpu_words
+from advisor.report.figures import block_words, energy_words, gpu_words
 from advisor.report.settings import doubts_and_notes
 from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
@@ -42,9 +40,8 @@ _BY_WEIGHT = (_NAME, _OUTCOME, _STEP, _MEMORY, _NUMBER, _TOOK)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trial that has begun: its number, and its result as far as it is known; without one it still runs."""
+    """A trial that has begun, and its result as far as it is known; without one it still runs."""
 
-    number: int
     name: str
     log_path: str
     result: TrialResult | None = None
@@ -54,28 +51,28 @@ class Run:
 def runs_of(state: SessionState) -> list[Run]:
     """All that ran, in the order in which it began."""
     ran = [name for name, record in state.trials.items() if record.alone and state.has_run(name)]
-    return [_run(number, name, state) for number, name in enumerate(dict.fromkeys([*state.logs, *ran]), 1)]
+    return [_run(name, state) for name in dict.fromkeys([*state.logs, *ran])]
 
 
-def _run(number: int, name: str, state: SessionState) -> Run:
+def _run(name: str, state: SessionState) -> Run:
     ended, record, log_path = state.ended.get(name), state.trials.get(name), state.logs.get(name, "")
     if name == state.running:
-        return Run(number, name, log_path)
+        return Run(name, log_path)
     if ended is not None:
         peak_bytes, wall_s = ended.peak_reserved_bytes, ended.wall_s
         result = TrialResult(ended.outcome, ended.reason, peak_reserved_bytes=peak_bytes, wall_s=wall_s)
-        return Run(number, name, log_path, result, ended.step_ms)
+        return Run(name, log_path, result, ended.step_ms)
     known = state.baseline.result if name == "baseline" and state.baseline else record.result if record else None
     if known is None:
-        return Run(number, name, log_path, TrialResult(Outcome.CANCELLED) if state.finished else None)
-    step_ms = median(block_times(known)) if known.blocks else None
-    return Run(number, name, log_path or known.log_path, known, step_ms)
+        return Run(name, log_path, TrialResult(Outcome.CANCELLED) if state.finished else None)
+    step_ms = median(block.step_ms for block in known.blocks) if known.blocks else None
+    return Run(name, log_path or known.log_path, known, step_ms)
 
 
 class TrialsView(ListView):
     """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         key("trials.log", "l", "read", "Log", "Go into the log of the selected trial; Escape comes back"),
         *LIST_KEYS,
     ]
@@ -98,9 +95,10 @@ class TrialsView(ListView):
         kept, room = fitting(_BY_WEIGHT, self.table_width)
         name = replace(_NAME, width=_NAME.width + max(0, room - 2))
         columns = [name if each is _NAME else each for each in (_NUMBER, *_BY_WEIGHT[:4], _TOOK) if each in kept]
-        self.table.show(columns, {run.name: self._cells(run, name.width) for run in self._runs.values()})
+        numbered = enumerate(self._runs.values(), 1)
+        self.table.show(columns, {run.name: self._cells(number, run, name.width) for number, run in numbered})
 
-    def _cells(self, run: Run, width: int) -> dict[str, Cell]:
+    def _cells(self, number: int, run: Run, width: int) -> dict[str, Cell]:
         result, state = run.result, self.context.state
         running = result is None and state.finished is None
         ended = "running" if running else (result.outcome if result else Outcome.CANCELLED).value.replace("_", " ")
@@ -110,7 +108,7 @@ class TrialsView(ListView):
         step_ms = median(state.live_ms) if run.name == state.running and state.live_ms else run.step_ms
         name = Content.styled(trial_label(run.name, state, width), "$accent" if running else "")
         return {
-            "number": Cell(Content.styled(str(run.number), DIM), run.number),
+            "number": Cell(Content.styled(str(number), DIM), number),
             "name": Cell(name, run.name),
             "outcome": Cell(Content.styled(ended, style), ended),
             "step": Cell(Content.styled(format_ms(step_ms) if step_ms is not None else "", style), step_ms),
@@ -178,5 +176,5 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
 
 def _steps(result: TrialResult) -> str:
     """The step times of a trial: a steady one is a level line."""
-    spread, series = block_words(block_times(result), _SPARK)
+    spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
     return f"{series} {spread}"

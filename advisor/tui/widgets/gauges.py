@@ -55,20 +55,14 @@ class GaugeStrip(Static):
 
     def show_reading(self, reading: Reading) -> None:
         """Show what was read."""
-        self.update(gauges_text(reading, gpu_of(reading, self.device_uuid)), layout=False)
+        self.update(gauges_text(reading, self.device_uuid), layout=False)
 
 
-def gpu_of(reading: Reading, uuid: str | None) -> GpuReading | None:
-    """Return the GPU that is measured on, or the first."""
-    wanted = (uuid or "").removeprefix("GPU-").lower()
-    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
-    return named.get(wanted) or next(iter(reading.gpus), None)
-
-
-def gauges_text(reading: Reading, gpu: GpuReading | None) -> Content:
-    """Return the gauges, the most important first."""
+def gauges_text(reading: Reading, uuid: str | None) -> Content:
+    """The gauges of the GPU that is measured on, or of the first, and of the host, the most important first."""
     parts: list[tuple[str, str]] = []
-    if gpu:
+    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
+    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(reading.gpus), None):
         parts.append(("GPU", MISSING if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"))
         parts.append(("mem", f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)}"))
         others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))

@@ -6,9 +6,8 @@ Textual 8.2 ends with a KeyError when a page is turned before the list is laid o
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.command import CommandPalette
 from textual.widgets import OptionList
 
@@ -16,10 +15,7 @@ from textual.widgets import OptionList
 class ChoiceList(OptionList):
     """Textual's list, walked by ``j`` and ``k`` too."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "cursor_down", "Down", show=False),
-        Binding("k", "cursor_up", "Up", show=False),
-    ]
+    BINDINGS = [Binding("j", "cursor_down", "Down", show=False), Binding("k", "cursor_up", "Up", show=False)]
 
     def action_page_down(self) -> None:
         with suppress(KeyError):

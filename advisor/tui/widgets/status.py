@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from textual.content import Content
-from textual.reactive import var
 from textual.widgets import Static
 
 from advisor.figures.formatting import format_seconds
@@ -36,12 +35,10 @@ class StatusBar(Static):
     spinner.
     """
 
-    turns: var[int] = var(0, init=False)
-
     def __init__(self, context: Context) -> None:
         super().__init__(id="status", markup=False)
         self.context = context
-        self._notice, self._noticed_until = Content(""), 0.0
+        self._notice, self._noticed_until, self.turns = Content(""), 0.0, 0
 
     def show_notice(self, text: str, severity: str) -> None:
         """Show a notice in place of what runs, for some seconds."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.style import Style as RichStyle
 from rich.text import Text
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -58,7 +58,7 @@ class Table(DataTable[Text], inherit_bindings=False):
     ``sorted_by`` is the column that the person sorted by, best first; empty for the given order.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [
         Binding("enter", "select_cursor", "Select", show=False),
         Binding("down,j", "cursor_down", "Down", show=False),
         Binding("up,k", "cursor_up", "Up", show=False),

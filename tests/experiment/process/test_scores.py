@@ -5,11 +5,11 @@ import json
 import pytest
 from planted import TINY_TARGET, plant
 from real_session import Run
+from report_text import markdown_report
 from trial_processes import spec_of
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
-from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.records import Numerics, Score, TrialKind
 from advisor.runner.trials import Runner

@@ -42,7 +42,6 @@ async def test_a_finished_session_that_was_left_while_it_went_on_is_still_finish
     history = [*sample_history(), StageStarted("search"), TrialStarted("again: tf32=high", "/nowhere/x.log")]
     app, text = await shown(journaled(history))
     assert app.context.state.running == ""
-    assert app.context.state.finished is not None
     assert not app.context.state.finished.cancelled
     assert "interrupted" not in text
     assert f"Recorded: perf-advisor --resume {app.context.session_id} goes on" in text
@@ -90,7 +89,7 @@ async def test_leaving_says_how_to_open_it_again():
     assert app.return_code == 0
 
 
-@pytest.mark.parametrize(("keys", "option"), [("R", ""), ("down down down a", " --accept batch_size"), ("down r", "")])
+@pytest.mark.parametrize(("keys", "option"), [("down down down a", " --accept batch_size"), ("down r", " --skip ")])
 async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, option):
     record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
     untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
@@ -98,16 +97,12 @@ async def test_a_recorded_session_says_how_to_go_on_and_stays_as_it_is(keys, opt
     app = app_over(session_id)
     async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
-        assert "R Try the rest" in screen_text(app)
+        assert f"1 not tried (out of time). perf-advisor --resume {session_id} tries them" in screen_text(app)
+        assert "Try the rest" not in screen_text(app)
         for key in keys.split():
             await press(pilot, key)
         assert f"Go on with: perf-advisor --resume {session_id}{option}" in notice(app)
     assert open_session(session_id).events == app.context.recorded.events
-
-
-def test_open_without_a_terminal_says_what_to_do(capsys):
-    assert cli.main(["open", "abc"]) == 2
-    assert "`perf-advisor report abc` prints the session." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["open", "abc"], ["demo"]])
@@ -118,6 +113,7 @@ def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
     monkeypatch.setattr("advisor.headless.run.run_headless", lambda *_: 42)
     monkeypatch.setattr("advisor.tui.launch.run_app", lambda *_: pytest.fail("the app was opened"))
     assert cli.main(command) == (2 if command[0] == "open" else 42)
+    assert command == ["demo"] or "`perf-advisor report abc` prints the session." in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):
@@ -142,6 +138,16 @@ def test_a_session_to_resume_comes_after_the_first_picture(monkeypatch):
     assert app.context.control is None
     with pytest.raises(UsageError, match="recipe folder"):  # before anything is drawn
         launch.open_app(replace(sample_request(), recipe_folders=("missing",)), Outputs(), past)
+
+
+def test_a_resumed_session_that_was_left_at_once_keeps_its_measurements(monkeypatch, capsys):
+    past = open_session(journaled(cancelled_history()))
+    monkeypatch.setattr(launch.Runner, "prepare", lambda: None)
+    monkeypatch.setattr(AdvisorApp, "run", lambda app: setattr(app, "_return_code", 130))
+    assert launch.run_app(past.request, Outputs(), past) == 130
+    told = capsys.readouterr().out
+    assert f"kept in session {past.session_id}." in told
+    assert f"Go on with: perf-advisor --resume {past.session_id}" in told
 
 
 def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_none_of_them(tmp_path):

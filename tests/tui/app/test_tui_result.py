@@ -186,7 +186,7 @@ async def test_other_cards_say_what_failed_what_needs_consent_and_what_the_workl
             "SGD cannot be captured: [capturable]",
             "AdamW and Adam take capturable=True.",
         ),
-        histories.BATCH.candidate.name: ("used only if you press a",),
+        histories.BATCH.candidate.name: ("used only if you accept it",),
         "yours": ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"),
     }
     async with driven(histories.whole()) as (pilot, app, _control):
