@@ -155,7 +155,7 @@ def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
 
 def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     """The reason that there was no time for a candidate, with a remedy."""
-    if bench.steering.ending:
+    if bench.ending:
         return ENDED
     if together := [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]:
         why = [known.why_unusable(settings) for settings in together]

@@ -171,7 +171,7 @@ class Known:
         for whole in combinations:
             rest = self.plan.without(whole, key)
             if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
-                return self.judge.contribution(whole, rest)
+                return self.judge.compare(whole, rest)
         return None
 
     @property

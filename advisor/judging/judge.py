@@ -250,21 +250,17 @@ class Judge:
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
-    def compare(self, settings: Mapping[str, Value]) -> Comparison:
-        """The speed-up of measured settings: their samples per second over the baseline's, with its interval.
+    def compare(self, new: Mapping[str, Value], old: Mapping[str, Value] = BASELINE) -> Comparison:
+        """The speed-up of measured settings over others: the ratio of samples per second, with its interval.
 
         Of 95 % where they took turns with the baseline, by processes that chose nothing; else of 99 %.
         """
-        key = Settings(settings)
-        if not key:
+        ours, theirs = Settings(new), Settings(old)
+        if ours == theirs:
             return Comparison(1.0, 1.0, 1.0)
-        if turns := self.in_turn.get(key):
-            return Comparison(*turns.interval(self.spread_of(key), self.spread_of(BASELINE)), paired=True)
-        return Comparison(*self._ratio(key, BASELINE, SELECTION))
-
-    def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
-        """Samples per second of one combination over those of another; both were measured."""
-        return Comparison(*self._ratio(Settings(whole), Settings(rest), SELECTION))
+        if not theirs and (turns := self.in_turn.get(ours)):
+            return Comparison(*turns.interval(self.spread_of(ours), self.spread_of(BASELINE)), paired=True)
+        return Comparison(*self._ratio(ours, theirs, SELECTION))
 
     def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Interval:
         """The gain of one measured combination over another, by the goal; 1 is no difference.
@@ -335,7 +331,7 @@ def trial_record(
     assert result is not None, "these settings were tried"
     contribution = None
     if result.measured and without and judge.measured_runs(without):
-        contribution = judge.contribution(settings, without)
+        contribution = judge.compare(settings, without)
     effects = _effects(judge, Settings(settings), result)
     return TrialRecord(candidate, dict(settings), result, **effects, contribution=contribution)
 

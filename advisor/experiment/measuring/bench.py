@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment import events
-from advisor.experiment.control import ENDED, SKIPPED, Steering
+from advisor.experiment.control import ENDED, SKIPPED
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
@@ -67,7 +68,8 @@ class Bench:
     when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
     and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
     that compile in a process beside the trials. ``world``: the ranks of a script for torchrun, in which all its trials
-    run.
+    run. The person's requests, from any thread: no trial starts before ``may_go_on`` is set, and none once the session
+    is ``ending``.
     """
 
     def __init__(
@@ -79,10 +81,11 @@ class Bench:
         *,
         emit: Callable[[events.Event], None],
         catalog: Catalog,
-        steering: Steering | None = None,
     ) -> None:
         self.request = request
-        self.steering = steering or Steering()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.ending = False
         self.runner = runner
         self.budget = budget
         self.catalog = catalog
@@ -205,7 +208,7 @@ class Bench:
         self.emit(events.TrialActivity(name, COMPILING))
         started = self.budget.spent_s
         while not (ended := self.has_compiled_beside(_LOOKS_AGAIN_S)) and self.budget.spent_s - started < within_s:
-            if self.steering.ending or self.runner.cancelled:
+            if self.ending or self.runner.cancelled:
                 break
             self.wait_while_paused()
         self.warming_up_s += self.budget.spent_s - started
@@ -303,15 +306,21 @@ class Bench:
 
     def post_progress(self, wanted_s: float) -> None:
         """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
-        spent_s, left_s = self.budget.spent_s, 0.0 if self.steering.ending else min(self.budget.left_s, wanted_s)
+        spent_s, left_s = self.budget.spent_s, 0.0 if self.ending else min(self.budget.left_s, wanted_s)
         self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+
+    def restart(self, total_s: float | None = None) -> None:
+        """Forget earlier requests: the person has asked for more, for this long or as long as before."""
+        self.budget.restart(total_s)
+        self.ending = False
+        self.may_go_on.set()
 
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
-        if self.steering.paused:
+        if not self.may_go_on.is_set():
             self.emit(events.Paused(True))
             with self.budget.stopped():
-                self.steering.wait_while_paused()
+                self.may_go_on.wait()
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
@@ -323,7 +332,7 @@ class Bench:
             return result
         if self.runner.cancelled:
             raise SessionCancelledError
-        return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.steering.ending else SKIPPED)
+        return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.ending else SKIPPED)
 
     def post_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""

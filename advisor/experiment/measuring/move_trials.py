@@ -83,7 +83,7 @@ class MoveTrials:
         While a stack compiles beside the trials, nothing else compiles.
         """
         bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
-        if bench.steering.ending or not self.wanted(move):
+        if bench.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)

@@ -256,7 +256,7 @@ class RankSearch(Trials[Scaling]):
 
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
-        if self.bench.steering.ending:
+        if self.bench.ending:
             return False
         is_last = move.kind is Kind.TURNS or known.confirmed or not known.stack
         return self._has_time(2 if move.kind is Kind.TURNS else 1 if is_last else 3)

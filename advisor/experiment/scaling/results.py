@@ -100,9 +100,7 @@ class Scaling:
 
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison | None:
         """Samples per second of one over another, with the interval; None unless both were measured."""
-        if not (self.measured(new) and self.measured(old)):
-            return None
-        return self.judge.contribution(new, old) if old else self.judge.compare(new)
+        return self.judge.compare(new, old) if self.measured(new) and self.measured(old) else None
 
     def loss_difference(self, settings: Settings) -> float | None:
         """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""
