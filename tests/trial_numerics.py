@@ -10,6 +10,7 @@ from planted import plant_numerics
 from advisor.judging.judge import CONTROL_SETTINGS, Judge, trial_record
 from advisor.judging.numerics import own_rounding
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Candidate,
     Inspected,
@@ -67,5 +68,5 @@ class NumericsBench:
     def record(self, recipe: str, value: Value = True) -> TrialRecord:
         """The record of a recipe's value."""
         candidate = Candidate(recipe, self.catalog[recipe].key, value)
-        judge = self.judge.with_run(candidate.settings, self.trial(candidate.settings))
-        return trial_record(judge, candidate, candidate.settings)
+        settings = Settings(candidate.settings)
+        return trial_record(self.judge.with_run(settings, self.trial(settings)), candidate, settings)

@@ -14,7 +14,7 @@ from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Candidate, Comparison, Facts, NumericsResult, TrialRecord, TrialResult
+from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
@@ -128,8 +128,8 @@ class Known:
             return f"it {by.goal.not_better()}"
         # Consent covers the changes of results that each accepted setting is known to make, and no others.
         accepted = [key for key in settings if self._is_accepted(key, settings)]
-        alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
-        seen = [numerics.decisive for numerics in alone if numerics is not None]
+        alone = filter(self.judge.measured_runs, (Settings({key: settings[key]}) for key in accepted))
+        seen = [self.judge.numerics(one).decisive for one in alone]
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=seen)
 
     def _is_refuted(self, settings: Settings) -> bool:
@@ -145,11 +145,6 @@ class Known:
     def _accepted(self) -> Settings:
         """The settings of the stack that the person accepted: they stay in it."""
         return self.stack.filtered(lambda key: self._is_accepted(key, self.stack))
-
-    def numerics(self, settings: Settings) -> NumericsResult | None:
-        """The measured numerics of settings that ran."""
-        result = self.judge.result(settings)
-        return self.judge.numerics(settings) if result is not None and result.measured else None
 
     def may_be_usable(self, settings: Settings) -> bool:
         """Whether settings are usable, or were not tried yet."""

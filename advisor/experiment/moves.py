@@ -119,7 +119,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
     if not known.judge.has_tried(alone):
         return usual
-    if not known.judge.measured_runs(alone) or known.plan.consent.why_not(alone, known.numerics(alone)):
+    if not known.judge.measured_runs(alone) or not known.plan.consent.permits(alone, known.judge.numerics(alone)):
         return 1.0
     comparison = known.judge.compare(alone)
     if comparison.verdict is Verdict.FASTER:
@@ -139,7 +139,7 @@ def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
     """
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
-    planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(candidate.settings)
+    planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
     return planned and _usual_gain(known, candidate) <= POLICY.large_gain
 
 
@@ -234,7 +234,7 @@ def is_next_rung(known: Known, candidate: Candidate) -> bool:
     if leads_down and tried[-1].result.outcome is Outcome.OUT_OF_MEMORY:
         return True
     *earlier, latest = (record.samples_per_s or 0.0 for record in tried)
-    best = max([known.judge.speed({})[1], *earlier])
+    best = max([known.judge.speed(BASELINE)[1], *earlier])
     return latest > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
 
 

@@ -93,8 +93,6 @@ class MadeUpSearch(RankSearch):
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
     known = Scaling(
-        gpus=GPUS,
-        catalog=CATALOG,
         consent=Consent(CATALOG, Mode.TRAIN, allow),
         judge=judge_of_nothing(CATALOG),
         facts=facts(**workload),
@@ -104,7 +102,6 @@ def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
             if candidate.key.startswith("parallel.") or CATALOG[candidate.recipe].over_ranks
         ),
         carried=Settings(carried or {}),
-        device_type="cuda",
     )
     trials = MadeUpSearch(known, rate_of)
     return trials.run(), trials

@@ -74,8 +74,6 @@ def knowledge_before(
     if reason := why_not_sharded(facts):
         passed_over["fully_shard"] = reason
     return Scaling(
-        gpus=gpus,
-        catalog=catalog,
         consent=consent,
         judge=judge_of_nothing(catalog),
         facts=facts,
@@ -85,7 +83,6 @@ def knowledge_before(
         passed_over=passed_over,
         # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
         same_losses=not (random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes),
-        device_type=facts.workload.device_type,
         machines=request.machines,
     )
 
@@ -141,11 +138,11 @@ def _mended(known: Scaling, failed: Settings) -> Settings:
 def _fitting(known: Scaling, settings: Settings) -> Settings:
     """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
     for key in known.carried:
-        reason = known.catalog.conflict(known.carried.merged(settings))
+        reason = known.judge.catalog.conflict(known.carried.merged(settings))
         if not reason:
             break
-        off = settings.with_value(key, known.catalog.by_key(key).default)
-        if known.catalog.conflict(known.carried.merged(off)) != reason:
+        off = settings.with_value(key, known.judge.catalog.by_key(key).default)
+        if known.judge.catalog.conflict(known.carried.merged(off)) != reason:
             settings = off
     return settings
 
@@ -163,7 +160,7 @@ def _options(known: Scaling) -> Iterator[Move]:
     tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
     for candidate in known.candidates:
         settings = lead.merged(candidate.settings)
-        fits = lead and candidate.key not in lead and not known.catalog.conflict(known.carried.merged(settings))
+        fits = lead and candidate.key not in lead and not known.judge.catalog.conflict(known.carried.merged(settings))
         if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
             yield _move(_expected(known, candidate, lead), settings)
 
@@ -171,7 +168,7 @@ def _options(known: Scaling) -> Iterator[Move]:
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
     joined = known.carried.merged(beside)
-    gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    gain = known.judge.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
     return max(gain, POLICY.information)
 
 
@@ -199,9 +196,9 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
     if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
         yield _move(POLICY.not_compiled, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
-    if not weak and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+    if not weak and known.judge.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
         own = known.carried.get(BATCH) or known.facts.workload.batch_size
-        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
+        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.facts.gpus))
     if known.stack and not known.confirmed:
         yield _move(POLICY.proof, known.stack, Kind.TURNS)
 
@@ -268,7 +265,7 @@ class RankSearch(Trials[Scaling]):
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
         if strategy_of(settings) != SINGLE:
-            world = World(before.gpus // request.machines, options=request.launch, machines=request.machines)
+            world = World(before.facts.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)

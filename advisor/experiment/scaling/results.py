@@ -65,8 +65,6 @@ class Scaling:
     losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
     """
 
-    gpus: int
-    catalog: Catalog
     consent: Consent
     judge: Judge
     facts: Facts
@@ -75,7 +73,6 @@ class Scaling:
     left_out: Mapping[str, str] = field(default_factory=dict)
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
-    device_type: str = "cpu"
     machines: int = 1
 
     # --- evidence -------------------------------------------------------------------------------------------------
@@ -114,7 +111,7 @@ class Scaling:
         if reason := self.consent.why_not(settings.without(BATCH)):
             return reason
         difference = self.loss_difference(settings)
-        recipes = ((self.catalog.by_key(key), value) for key, value in settings.items())
+        recipes = self.judge.catalog.in_order(settings)
         changed = [recipe.numerics_of(value, Mode.TRAIN) for recipe, value in recipes if value != recipe.default]
         if self.same_losses and Numerics.CHANGED not in changed and (difference or 0.0) > _SAME_LOSSES:
             return f"its first losses differ from one GPU's by {format_percent(difference)}"
@@ -145,8 +142,8 @@ class Scaling:
         if share is not None and share >= _BOUND_BY_COMMUNICATION:
             evidence = f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"
         return ScalingRecord(
-            gpus=self.gpus,
-            device_type=self.device_type,
+            gpus=self.facts.gpus,
+            device_type=self.facts.workload.device_type,
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(map(self.row_of, self.tried)),
@@ -160,7 +157,7 @@ class Scaling:
 
     def row_of(self, settings: Settings) -> ScalingRow:
         """One row: what was found under these settings."""
-        row = ScalingRow(name_of(settings), dict(settings), self.gpus if settings else 1, BATCH in settings)
+        row = ScalingRow(name_of(settings), dict(settings), self.facts.gpus if settings else 1, BATCH in settings)
         runs, comparison = self.measured(settings), self.compare(settings)
         if not runs:
             failed = self.judge.runs.get(settings, (NOT_TRIED,)) if settings else (self.judge.baseline,)
