@@ -240,6 +240,17 @@ class Known:
         return self._best_shown or self.stack
 
     @property
+    def most_promising(self) -> Settings:
+        """The settings that seem best where none is shown to be better: turns tell what the few runs leave open."""
+        judge = self.judge
+        if self.pending or self.found or not judge.goal.by_time:
+            return BASELINE
+        open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
+        gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
+        best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
+        return best if best and gains[best] >= POLICY.small_gain else BASELINE
+
+    @property
     def left_out(self) -> Mapping[str, str]:
         """The reasons that settings were left out of the result, by their keys."""
         why = _NOT_SHOWN if self.found else UNCLEAR_TOGETHER
@@ -366,10 +377,13 @@ class Known:
     def _is_better(self, new: Settings, old: Settings) -> bool:
         """Whether a combination takes the place of another.
 
-        A whole stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
+        What turns have shown to be better comes before the baseline, whatever the runs before them left open. A whole
+        stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
         by its interval, and a small gain only after two runs of each. A part that does as well after two runs of each,
         since it is simpler. What the person accepted joins unless it makes the whole worse, and stays.
         """
+        if not old and self.judge.took_turns(new) and self.may_recommend(new):
+            return True
         gain, added = self.judge.gain(new, old), [key for key in new if new[key] != old.get(key)]
         wanted, present = ({key for key in one if self._is_accepted(key, one)} for one in (new, old))
         if wanted != present:

@@ -187,13 +187,23 @@ def repeats(known: Known) -> Moves:
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed."""
-    stack, runs = known.to_confirm, known.judge.runs
-    failed = any(runs.get(settings) and not runs[settings][-1].measured for settings in (stack, BASELINE))
-    open_question = not known.judge.took_turns(stack) or known.undecided(stack)
-    if stack and not (known.pending or failed) and not known.why_unusable(stack) and open_question:
-        promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
-        yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
+    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed.
+
+    Where nothing is clear, what seems best, in the time that is left.
+    """
+    runs = known.judge.runs
+
+    def in_turn(settings: Settings, gain: float) -> Moves:
+        failed = any(runs.get(one) and not runs[one][-1].measured for one in (settings, BASELINE))
+        open_question = not known.judge.took_turns(settings) or known.undecided(settings)
+        if settings and not (known.pending or failed) and not known.why_unusable(settings) and open_question:
+            yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
+
+    stack = known.to_confirm
+    promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
+    yield from in_turn(stack, POLICY.large_gain if promises else POLICY.proof)
+    if known.most_promising != stack:
+        yield from in_turn(known.most_promising, POLICY.information)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -29,13 +29,13 @@ from sample_session import sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE
-from advisor.experiment.known import Kind
+from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.request import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.judging.judge import CONTROL_SETTINGS
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -54,8 +54,12 @@ def headline_of(state):
 
 def in_turn(known, settings, speedup):
     """The same, once settings took turns with the baseline."""
-    blocks = Turns((result_at(speedup),), (result_at(1.0),), by_block=True)
-    return replace(known, judge=known.judge.with_turns(settings, blocks))
+    return replace(known, judge=turns_of(speedup).added_to(known.judge, settings))
+
+
+def turns_of(speedup):
+    """What turns of blocks have found that are this many times as fast as the baseline's."""
+    return Evidence(turns=Turns((result_at(speedup),), (result_at(1.0),), by_block=True))
 
 
 def state_of(known):
@@ -123,6 +127,23 @@ def test_an_unclear_stack_is_timed_in_turn_next():
     known = known_with((PLAIN, result_at(1.02)), stack=PLAIN)
     assert known.found == Settings()
     assert PLAIN in [move.settings for move in moves(known) if move.kind is Kind.TURNS]
+
+
+@pytest.mark.parametrize(("seems", "turns"), [(1.0, 1), (0.92, 0)])
+def test_where_nothing_is_clear_what_seems_best_takes_turns_once_nothing_else_is_left(seems, turns):
+    alone = Settings(LAST.settings)
+    runs = ((alone, result_at(seems)), (alone, result_at(seems * 1.1)), (Settings(BF16.settings), result_at(0.9)))
+    known = known_with(*runs, ({}, result_at(0.9)), (CONTROL_SETTINGS, result_at(1.12)))
+    assert known.found == known.stack == BASELINE
+    asked = [move for move in moves(known) if move.kind is Kind.TURNS]
+    assert [move.settings for move in asked] == [alone] * turns
+    assert all(move.gain <= min(other.gain for other in moves(known)) for move in asked)
+    for move in asked:
+        confirmed = known.after(move, turns_of(1.2))
+        assert confirmed.found == confirmed.stack == alone
+        refuted = known.after(move, turns_of(1.0))
+        assert refuted.found == refuted.stack == BASELINE
+        assert Kind.TURNS not in {move.kind for move in moves(refuted)}
 
 
 # --- each setting earns its place -----------------------------------------------------------------------------
