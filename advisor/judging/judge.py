@@ -144,22 +144,19 @@ class Judge:
         found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 
-    @functools.cached_property
-    def _spreads(self) -> Mapping[bool, ProcessSpread]:
-        """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
-        found: dict[bool, ProcessSpread] = {}
-        # Only the loader makes a replayed graph vary.
-        of_captured = self.prior if self.prior == FED else min(self.prior, DEVICE_BOUND)
-        for captured, prior in ((False, self.prior), (True, of_captured)):
-            combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
-            groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
-            groups += [] if captured else [self._timed_unchanged]
-            found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
-        return found
-
     def spread_of(self, settings: Mapping[str, Value]) -> ProcessSpread:
         """The spread between processes of these settings."""
-        return self._spreads[is_captured(settings)]
+        return self._spread(is_captured(settings))
+
+    @cached
+    def _spread(self, captured: bool) -> ProcessSpread:
+        """The spread of processes of captured steps, which the host's noise does not reach, or of others."""
+        combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
+        groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
+        groups += [] if captured else [self._timed_unchanged]
+        # Only the loader makes a replayed graph vary.
+        prior = min(self.prior, DEVICE_BOUND) if captured and self.prior != FED else self.prior
+        return process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
 
     @property
     def is_busy(self) -> bool:
