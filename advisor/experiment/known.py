@@ -266,7 +266,14 @@ class Known:
 
     def after(self, move: Move, evidence: Evidence | None) -> Known:
         """The knowledge after a move. Without evidence the move could not be measured yet."""
-        return self if evidence is None else self._with(move, evidence)._with_best_stack(move)
+        if evidence is None:
+            return self
+        judge = evidence.added_to(self.judge, move.settings)
+        tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
+        unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
+        plan = self.plan.with_settings(move.settings) if unplanned else self.plan
+        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
+        return (known._with_facts(evidence.facts) if evidence.facts else known)._with_best_stack(move)
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
@@ -302,14 +309,6 @@ class Known:
             return False
         sure = not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
-
-    def _with(self, move: Move, evidence: Evidence) -> Known:
-        judge = evidence.added_to(self.judge, move.settings)
-        tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
-        plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
-        return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""

@@ -13,15 +13,15 @@ from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.turns import in_turn
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, name_of, strategy_of
+from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, name_of, strategy_of
 from advisor.experiment.search import Trials, search
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, Judge
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, TrialResult, Value, World
+from advisor.records import Candidate, Facts, Mode, TrialResult, Value, World
 from advisor.records.parallel import UNUSED_PARAMETERS
 
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
@@ -75,7 +75,7 @@ def knowledge_before(
         passed_over["fully_shard"] = reason
     return Scaling(
         consent=consent,
-        judge=judge_of_nothing(catalog),
+        judge=Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
         facts=facts,
         candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
         carried=carried,

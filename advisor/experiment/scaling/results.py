@@ -19,14 +19,13 @@ from advisor.figures.formatting import format_percent
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.numerics import LOSSES, differences
 from advisor.judging.runs import rates
-from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, Outcome, TrialResult, text_of
 
 BATCH = "data.batch_size"
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
-_PRIOR = 0.015
+PRIOR = 0.015
 # Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
 # float32 and 1e-2 in bfloat16.
 _SAME_LOSSES = 0.03
@@ -48,11 +47,6 @@ def name_of(settings: Settings) -> str:
     options = [f"{key.removeprefix('parallel.')}: {text_of(value)}" for key, value in others]
     weak = ["whole batch on each GPU"] if BATCH in settings else []
     return ", ".join([strategy_of(settings), *options, *weak])
-
-
-def judge_of_nothing(catalog: Catalog) -> Judge:
-    """The judge before the first run."""
-    return Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=_PRIOR)
 
 
 @dataclass(frozen=True)
