@@ -310,14 +310,11 @@ def _floor(figures: Sequence[float | None]) -> float:
 
 
 def trial_record(
-    judge: Judge, candidate: Candidate, settings: Settings, without: Settings | None = None
+    judge: Judge, candidate: Candidate, settings: Settings, contribution: Comparison | None = None
 ) -> TrialRecord:
-    """A candidate's record from the runs of these settings. ``without``: the same settings without the candidate."""
+    """A candidate's record from the runs of these settings, with its ``contribution`` to a combination."""
     result = judge.result(settings)
     assert result is not None, "these settings were tried"
-    contribution = None
-    if result.measured and without and judge.measured_runs(without):
-        contribution = judge.compare(settings, without)
     effects = _effects(judge, settings, result)
     return TrialRecord(candidate, dict(settings), result, **effects, contribution=contribution)
 

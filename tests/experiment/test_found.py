@@ -1,5 +1,6 @@
 """What a session found is one value: its stack, its exported settings, its report and its headline agree."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -87,8 +88,7 @@ def exported(state, folder):
 
 
 def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
-    known = known_with((PLAIN, result_at(2.39)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.73)))
+    known = known_with((PLAIN, result_at(2.39)), (CONTROL_SETTINGS, result_at(0.73)), stack=PLAIN)
     state = state_of(known)
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
@@ -108,8 +108,7 @@ def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_ex
 
 @pytest.mark.parametrize("speedup", [1.02, 0.99])
 def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
-    known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.9)))
+    known = known_with((PLAIN, result_at(speedup)), (CONTROL_SETTINGS, result_at(0.9)), stack=PLAIN)
     assert known.judge.gain(PLAIN, Settings()).high > 1.05
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)
@@ -138,12 +137,10 @@ def test_where_nothing_is_clear_what_seems_best_takes_turns_once_nothing_else_is
     asked = [move for move in moves(known) if move.kind is Kind.TURNS]
     assert [move.settings for move in asked] == [alone] * turns
     assert all(move.gain <= min(other.gain for other in moves(known)) for move in asked)
-    for move in asked:
-        confirmed = known.after(move, turns_of(1.2))
-        assert confirmed.found == confirmed.stack == alone
-        refuted = known.after(move, turns_of(1.0))
-        assert refuted.found == refuted.stack == BASELINE
-        assert Kind.TURNS not in {move.kind for move in moves(refuted)}
+    for move, (speedup, found) in itertools.product(asked, ((1.2, alone), (1.0, BASELINE))):
+        after = known.after(move, turns_of(speedup))
+        assert after.found == after.stack == found
+        assert Kind.TURNS not in {following.kind for following in moves(after)}
 
 
 # --- each setting earns its place -----------------------------------------------------------------------------

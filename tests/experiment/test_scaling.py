@@ -93,15 +93,12 @@ class MadeUpSearch(RankSearch):
 
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
+    proposed_here = CATALOG.propose(facts(**workload)).candidates
     known = Scaling(
         consent=Consent(CATALOG, Mode.TRAIN, allow),
         judge=Judge(CATALOG, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
         facts=facts(**workload),
-        candidates=tuple(
-            candidate
-            for candidate in CATALOG.propose(facts(**workload)).candidates
-            if candidate.key.startswith("parallel.") or CATALOG[candidate.recipe].over_ranks
-        ),
+        candidates=tuple(c for c in proposed_here if c.key.startswith("parallel.") or CATALOG[c.recipe].over_ranks),
         carried=Settings(carried or {}),
     )
     trials = MadeUpSearch(known, rate_of)
