@@ -152,11 +152,10 @@ class Scaling:
     def row_of(self, settings: Settings) -> ScalingRow:
         """One row: what was found under these settings."""
         row = ScalingRow(name_of(settings), dict(settings), self.facts.gpus if settings else 1, BATCH in settings)
-        runs, comparison = self.measured(settings), self.compare(settings)
-        if not runs:
+        if not (runs := self.measured(settings)):
             failed = self.judge.runs.get(settings, (NOT_TRIED,)) if settings else (self.judge.baseline,)
             return replace(row, reason=failed[-1].reason)
-        found = runs[0].ranks
+        found, comparison = runs[0].ranks, self.judge.compare(settings)
         assert found is not None, "it ran over ranks"
         return replace(
             row,
@@ -165,9 +164,9 @@ class Scaling:
             batch_per_gpu=found.batch_per_rank,
             step_ms=median(block.step_ms for run in runs for block in run.blocks),
             samples_per_s=median(median(rates(run.blocks)) for run in runs),
-            speedup=comparison.speedup if comparison else None,
-            ci_low=comparison.ci_low if comparison else None,
-            ci_high=comparison.ci_high if comparison else None,
+            speedup=comparison.speedup,
+            ci_low=comparison.ci_low,
+            ci_high=comparison.ci_high,
             exposed_ms=found.exposed_ms,
             straggler_share=found.straggler_share,
             peak_reserved_bytes=found.peak_reserved_bytes,
