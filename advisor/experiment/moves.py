@@ -189,7 +189,7 @@ def repeats(known: Known) -> Moves:
 def turns(known: Known) -> Moves:
     """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed.
 
-    Where nothing is clear, what seems best, in the time that is left.
+    Where nothing is clear, also what seems best: more runs for the list would change no result.
     """
     runs = known.judge.runs
 
@@ -203,7 +203,7 @@ def turns(known: Known) -> Moves:
     promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
     yield from in_turn(stack, POLICY.large_gain if promises else POLICY.proof)
     if known.most_promising != stack:
-        yield from in_turn(known.most_promising, POLICY.information)
+        yield from in_turn(known.most_promising, POLICY.proof)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
