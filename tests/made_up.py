@@ -162,7 +162,7 @@ def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, 
     """The knowledge after these runs, as pairs of settings and results; the search works on ``stack``."""
     known = known_of(**options)
     for settings, result in runs:
-        known = replace(known, judge=known.judge.with_run(settings, result))
+        known = replace(known, judge=known.judge.with_run(Settings(settings), result))
     return replace(known, stack=Settings(stack))
 
 

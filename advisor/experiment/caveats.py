@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from advisor.experiment.control import ENDED, OTHER_VALUE, RAISE_BUDGET, REJECTED, SKIPPED, Decision
+from advisor.experiment.control import ENDED, OTHER_VALUE, RAISE_BUDGET, REJECTED, SKIPPED
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
@@ -138,7 +138,8 @@ def unfinished(bench: Bench) -> str:
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (
-        f"{bench.compiling} still compiled when the time was over, after {bench.compiling_s:.0f} s: "
+        f"{bench.compiling} still compiled when the time was over, after "
+        f"{bench.budget.spent_s - bench.compiling_since_s:.0f} s: "
         f"`--resume` with a longer --budget goes on, and finds what is done in the compiler's cache"
     )
 
@@ -155,7 +156,7 @@ def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
 
 def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     """The reason that there was no time for a candidate, with a remedy."""
-    if bench.steering.ending:
+    if bench.ending:
         return ENDED
     if together := [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]:
         why = [known.why_unusable(settings) for settings in together]
@@ -170,22 +171,21 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
     """A warning for each accepted recipe that is not in the result, with the reason; empty if it is."""
-    several = {recipe.id for recipe in known.plan.catalog if recipe.key.startswith(PARALLEL)}
-    for recipe, decision in known.plan.consent.decisions.items():
-        if decision is Decision.ACCEPTED and not (bench.request.wants_several and recipe in several):
-            key = known.plan.catalog[recipe].key
-            is_found = key in known.found and known.plan.consent.accepts(recipe, known.found[key])
-            refusal = f"{recipe} is accepted, but not in the stack: {_why_refused(known, bench, recipe)}"
-            yield recipe, "" if is_found else refusal
-
-
-def _why_refused(known: Known, bench: Bench, recipe: str) -> str:
-    """The reason that an accepted recipe is not in the stack."""
-    accepted = [c for c in known.plan.candidates if known.plan.consent.accepts(recipe, c.value) and c.recipe == recipe]
-    if not accepted:
-        return known.plan.skipped.get(recipe, "it has nothing to change here")
-    candidate = accepted[-1]
-    if (record := known.record(candidate)) is None:
-        return why_not(known, candidate) or _too_late(known, candidate, bench)
-    found = known.left_out.get(candidate.key, f"the speed with it is {format_ratio(record.own_effect)}")
-    return known.why_unusable(Settings(record.settings)) or found
+    plan, accepts = known.plan, known.plan.consent.accepts
+    for recipe in filter(accepts, plan.consent.decisions):
+        key = plan.catalog[recipe].key
+        if bench.request.wants_several and key.startswith(PARALLEL):
+            continue
+        values = [candidate for candidate in plan.candidates if candidate.recipe == recipe]
+        accepted = [candidate for candidate in values if accepts(recipe, candidate.value)]
+        if key in known.found and accepts(recipe, known.found[key]):
+            yield recipe, ""
+            continue
+        if not accepted:
+            why = plan.skipped.get(recipe, "it has nothing to change here")
+        elif (record := known.record(accepted[-1])) is None:
+            why = why_not(known, accepted[-1]) or _too_late(known, accepted[-1], bench)
+        else:
+            found = known.left_out.get(key, f"the speed with it is {format_ratio(record.own_effect)}")
+            why = known.why_unusable(Settings(record.settings)) or found
+        yield recipe, f"{recipe} is accepted, but not in the stack: {why}"

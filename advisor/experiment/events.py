@@ -120,10 +120,9 @@ class RunMeasured(Event, frozen=True):
 
 
 class TurnsMeasured(Event, frozen=True):
-    """Blocks of these settings, ``new``, and of the baseline, ``old``, have been timed in turn on the CPU."""
+    """Blocks of these settings, those of ``result``, and of the baseline, ``old``, were timed in turn on the CPU."""
 
     settings: dict[str, records.Value]
-    new: tuple[records.Block, ...]
     old: tuple[records.Block, ...]
     result: records.TrialResult
 

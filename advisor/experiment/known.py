@@ -14,7 +14,7 @@ from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
-from advisor.records import CHANGE, Candidate, Comparison, Facts, NumericsResult, TrialRecord, TrialResult
+from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
 
 _NOT_FASTER = "the stack is not faster with it"
 _AS_WELL = "the others do as well without it"
@@ -127,29 +127,21 @@ class Known:
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         # Consent covers the changes of results that each accepted setting is known to make, and no others.
-        accepted = [key for key in settings if self._is_accepted(key, settings)]
-        alone = [self.numerics(Settings({key: settings[key]})) for key in accepted]
-        seen = [numerics.decisive for numerics in alone if numerics is not None]
+        accepted = (Settings({key: value}) for key, value in self._accepted(settings).items())
+        seen = [self.judge.numerics(alone).decisive for alone in filter(self.judge.measured_runs, accepted)]
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=seen)
 
     def _is_refuted(self, settings: Settings) -> bool:
         """Whether turns with the baseline have shown that settings are no better, none of which the person wants."""
-        turns, wanted = self.judge.took_turns(settings), any(self._is_accepted(key, settings) for key in settings)
-        if not turns or wanted or self.may_recommend(settings) or self.undecided(settings):
+        open_question = not self.judge.took_turns(settings) or self.undecided(settings)
+        if open_question or self._accepted(settings) or self.may_recommend(settings):
             return False
         return not (self.judge.goal.by_time and self.judge.compare(settings).speedup > CHANGE)
 
-    def _is_accepted(self, key: str, settings: Settings) -> bool:
-        return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, settings[key])
-
-    def _accepted(self) -> Settings:
-        """The settings of the stack that the person accepted: they stay in it."""
-        return self.stack.filtered(lambda key: self._is_accepted(key, self.stack))
-
-    def numerics(self, settings: Settings) -> NumericsResult | None:
-        """The measured numerics of settings that ran."""
-        result = self.judge.result(settings)
-        return self.judge.numerics(settings) if result is not None and result.measured else None
+    def _accepted(self, settings: Settings) -> Settings:
+        """Those of these settings that the person accepted: they stay in the stack."""
+        by_key, accepts = self.plan.catalog.by_key, self.plan.consent.accepts
+        return settings.filtered(lambda key: accepts(by_key(key).id, settings[key]))
 
     def may_be_usable(self, settings: Settings) -> bool:
         """Whether settings are usable, or were not tried yet."""
@@ -158,20 +150,22 @@ class Known:
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most informative combination; None when it was not measured."""
-        alone, key = Settings(candidate.settings), candidate.key
-        if self.judge.has_tried(alone):
+        judge, alone, key = self.judge, Settings(candidate.settings), candidate.key
+        if judge.has_tried(alone):
             in_stack = self.stack.get(key) == candidate.value
-            contribution = self.contribution(key, self.stack) if in_stack else None
-            return replace(trial_record(self.judge, candidate, alone), contribution=contribution)
-        whole = self._most_informative(candidate)
-        return trial_record(self.judge, candidate, whole, whole.without(key)) if whole else None
+            return trial_record(judge, candidate, alone, self.contribution(key, self.stack) if in_stack else None)
+        if not (whole := self._most_informative(candidate)):
+            return None
+        rest = whole.without(key)
+        is_known = rest and judge.measured_runs(whole) and judge.measured_runs(rest)
+        return trial_record(judge, candidate, whole, judge.compare(whole, rest) if is_known else None)
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
         """The gain of a setting in the first of these combinations that was measured with and without it; else None."""
         for whole in combinations:
             rest = self.plan.without(whole, key)
             if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
-                return self.judge.contribution(whole, rest)
+                return self.judge.compare(whole, rest)
         return None
 
     @property
@@ -222,7 +216,7 @@ class Known:
         ran = self._with_accepted
         if not self.may_recommend(best):
             former = [s for s in ran if self.may_recommend(s) and (took_turns(s) or s.items() < best.items())]
-            if not former and not (self._accepted() and best in ran):
+            if not former and not (self._accepted(best) and best in ran):
                 return BASELINE
             best = max(former, key=lambda s: (took_turns(s), self.judge.gain(s, BASELINE).ratio), default=best)
         simplest, compiles = best, self.plan.catalog.compiles
@@ -236,13 +230,24 @@ class Known:
     @property
     def _with_accepted(self) -> list[Settings]:
         """The measured combinations that may be the stack and have all of it that the person accepted."""
-        accepted = self._accepted()
+        accepted = self._accepted(self.stack)
         return [s for s in self.judge.runs if self.may_be_stack(s) and s.merged(accepted) == s]
 
     @property
     def to_confirm(self) -> Settings:
         """The settings whose turns with the baseline would tell most: the best that are shown, else the stack."""
         return self._best_shown or self.stack
+
+    @property
+    def most_promising(self) -> Settings:
+        """The settings that seem best where none is shown to be better: turns tell what the few runs leave open."""
+        judge = self.judge
+        if self.pending or self.found or not judge.goal.by_time:
+            return BASELINE
+        open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
+        gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
+        best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
+        return best if best and gains[best] >= POLICY.small_gain else BASELINE
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -260,7 +265,14 @@ class Known:
 
     def after(self, move: Move, evidence: Evidence | None) -> Known:
         """The knowledge after a move. Without evidence the move could not be measured yet."""
-        return self if evidence is None else self._with(move, evidence)._with_best_stack(move)
+        if evidence is None:
+            return self
+        judge = evidence.added_to(self.judge, move.settings)
+        tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
+        unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
+        plan = self.plan.with_settings(move.settings) if unplanned else self.plan
+        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
+        return (known._with_facts(evidence.facts) if evidence.facts else known)._with_best_stack(move)
 
     def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
@@ -296,14 +308,6 @@ class Known:
             return False
         sure = not self.judge.goal.by_time or self.judge.holds_where_busy(settings)
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
-
-    def _with(self, move: Move, evidence: Evidence) -> Known:
-        judge = evidence.added_to(self.judge, move.settings)
-        tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        unplanned = move.kind is Kind.STACK and judge.measured_runs(move.settings)
-        plan = self.plan.with_settings(move.settings) if unplanned else self.plan
-        known = replace(self, plan=plan, judge=judge, done=self.done | {move.kind}, tried=tried)
-        return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
         """The plan anew, once the instrumented pass has shown where the time goes."""
@@ -349,7 +353,7 @@ class Known:
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""
         gain = self.judge.gain(stack, BASELINE)
-        if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted()):
+        if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted(self.stack)):
             stack = BASELINE
         for settings in sorted(filter(self.may_be_stack, self.judge.runs), key=len):
             if self._is_better(settings, stack):
@@ -371,15 +375,17 @@ class Known:
     def _is_better(self, new: Settings, old: Settings) -> bool:
         """Whether a combination takes the place of another.
 
-        A whole stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
+        What turns have shown to be better comes before the baseline, whatever the runs before them left open. A whole
+        stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
         by its interval, and a small gain only after two runs of each. A part that does as well after two runs of each,
         since it is simpler. What the person accepted joins unless it makes the whole worse, and stays.
         """
+        if not old and self.judge.took_turns(new) and self.may_recommend(new):
+            return True
         gain, added = self.judge.gain(new, old), [key for key in new if new[key] != old.get(key)]
-        wanted, present = ({key for key in one if self._is_accepted(key, one)} for one in (new, old))
-        if wanted != present:
-            joined = old.merged(new.filtered(lambda key: key in wanted))
-            return wanted > present and joined == new and gain.high >= 1
+        wanted, present = self._accepted(new), self._accepted(old)
+        if wanted.keys() != present.keys():
+            return wanted.keys() > present.keys() and old.merged(wanted) == new and gain.high >= 1
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
         is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
         if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:

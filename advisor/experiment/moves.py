@@ -119,7 +119,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     usual, alone = _usual_gain(known, candidate), Settings(candidate.settings)
     if not known.judge.has_tried(alone):
         return usual
-    if not known.judge.measured_runs(alone) or known.plan.consent.why_not(alone, known.numerics(alone)):
+    if not known.judge.measured_runs(alone) or not known.plan.consent.permits(alone, known.judge.numerics(alone)):
         return 1.0
     comparison = known.judge.compare(alone)
     if comparison.verdict is Verdict.FASTER:
@@ -139,7 +139,7 @@ def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
     """
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
-    planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(candidate.settings)
+    planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
     return planned and _usual_gain(known, candidate) <= POLICY.large_gain
 
 
@@ -187,13 +187,23 @@ def repeats(known: Known) -> Moves:
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed."""
-    stack, runs = known.to_confirm, known.judge.runs
-    failed = any(runs.get(settings) and not runs[settings][-1].measured for settings in (stack, BASELINE))
-    open_question = not known.judge.took_turns(stack) or known.undecided(stack)
-    if stack and not (known.pending or failed) and not known.why_unusable(stack) and open_question:
-        promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
-        yield Move(Kind.TURNS, stack, POLICY.large_gain if promises else POLICY.proof, "stack, confirmed")
+    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed.
+
+    Where nothing is clear, also what seems best: more runs for the list would change no result.
+    """
+    runs = known.judge.runs
+
+    def in_turn(settings: Settings, gain: float) -> Moves:
+        failed = any(runs.get(one) and not runs[one][-1].measured for one in (settings, BASELINE))
+        open_question = not known.judge.took_turns(settings) or known.undecided(settings)
+        if settings and not (known.pending or failed) and not known.why_unusable(settings) and open_question:
+            yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
+
+    stack = known.to_confirm
+    promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
+    yield from in_turn(stack, POLICY.large_gain if promises else POLICY.proof)
+    if known.most_promising != stack:
+        yield from in_turn(known.most_promising, POLICY.proof)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
@@ -234,7 +244,7 @@ def is_next_rung(known: Known, candidate: Candidate) -> bool:
     if leads_down and tried[-1].result.outcome is Outcome.OUT_OF_MEMORY:
         return True
     *earlier, latest = (record.samples_per_s or 0.0 for record in tried)
-    best = max([known.judge.speed({})[1], *earlier])
+    best = max([known.judge.speed(BASELINE)[1], *earlier])
     return latest > (_LEAST_CLIMB if earlier and not leads_down else 1.0) * best
 
 

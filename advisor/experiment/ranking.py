@@ -1,9 +1,8 @@
 """Ranking: which candidates are recommended, and in which order."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision
 from advisor.figures.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.judging.objective import Yardstick
 from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
@@ -11,27 +10,6 @@ from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Val
 CONTROL = "control"
 # The name of the trial that takes the profile.
 INSTRUMENTED = "baseline, instrumented"
-
-
-def best_per_recipe(
-    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None, also: Collection[str] = ()
-) -> list[TrialRecord]:
-    """The best value of each recipe that helps by the session's goal, or that the stack has; the best recipe first.
-
-    ``also`` are recipes that also stay where a stack had them. Of numbers (batch sizes, workers, threads) it is the
-    smallest that is nearly as good as the best.
-    """
-    stacked = stack or {}
-    helping: dict[str, list[TrialRecord]] = {}
-    for record in records:
-        candidate = record.candidate
-        was_stacked = record.contribution is not None or not record.alone
-        stays = stacked.get(candidate.key) == candidate.value or (candidate.recipe in also and was_stacked)
-        helps = (stays and record.result.measured) or by.helps(record.result, record.own_effect)
-        if candidate.recipe != CONTROL and helps:
-            helping.setdefault(candidate.recipe, []).append(record)
-    best = [_best(group, by, stacked) for group in helping.values()]
-    return sorted(best, key=lambda record: _merit(record, by), reverse=True)
 
 
 def _best(group: list[TrialRecord], by: Yardstick, stack: Mapping[str, Value]) -> TrialRecord:
@@ -61,22 +39,24 @@ def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialR
 def recommend(
     facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value], consent: Consent
 ) -> tuple[Recommendation, ...]:
-    """The recommendations, ranked: the stack's settings, and candidates better beyond the noise and within the limits.
+    """The recommendations, ranked: of each recipe that helps by the session's goal, or that the stack has, one value.
 
-    A candidate that was only measured on top of a stack and left out again is not recommended, unless the person can
-    decide on it. What the person rejected stays in the list, so that it can be undone.
+    Only what stays within the limits. Of numbers (batch sizes, workers, threads) it is the smallest that is nearly as
+    good as the best. A candidate that was only measured on top of a stack and left out again is not recommended, unless
+    the person can decide on it. What the person rejected stays in the list, so that it can be undone.
     """
-    catalog = consent.catalog
-    rejected = [recipe for recipe, decision in consent.decisions.items() if decision is Decision.REJECTED]
-
-    def is_fit(record: TrialRecord) -> bool:
-        candidate = record.candidate
-        if not by.goal.fits(record.result) or fills_the_device(facts, record.settings, record.result):
-            return False
-        if record.alone or stack.get(candidate.key) == candidate.value or candidate.recipe in consent.decisions:
-            return True
-        return consent.exceeds(candidate, record.numerics)
-
+    catalog, shown = consent.catalog, dict[str, list[TrialRecord]]()
+    for record in records:
+        candidate, was_stacked = record.candidate, record.contribution is not None or not record.alone
+        in_stack = stack.get(candidate.key) == candidate.value
+        fits = by.goal.fits(record.result) and not fills_the_device(facts, record.settings, record.result)
+        may_decide = candidate.recipe in consent.decisions or consent.exceeds(candidate, record.numerics)
+        if candidate.recipe == CONTROL or not (fits and (record.alone or in_stack or may_decide)):
+            continue
+        stays = in_stack or (consent.rejects(candidate.recipe) and was_stacked)
+        if (stays and record.result.measured) or by.helps(record.result, record.own_effect):
+            shown.setdefault(candidate.recipe, []).append(record)
+    best = [_best(group, by, stack) for group in shown.values()]
     return tuple(
         Recommendation(
             rank=rank,
@@ -86,5 +66,5 @@ def recommend(
             needs_consent=consent.exceeds(record.candidate, record.numerics),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(best_per_recipe(filter(is_fit, records), by, stack, rejected), start=1)
+        for rank, record in enumerate(sorted(best, key=lambda record: _merit(record, by), reverse=True), start=1)
     )

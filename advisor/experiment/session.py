@@ -10,7 +10,7 @@ from dataclasses import replace
 from advisor.errors import AdvisorError, TargetError, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision, Steering
+from advisor.experiment.control import Decision
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.measuring.baseline import baseline_score, check_energy, first_run
 from advisor.experiment.measuring.bench import Bench, SessionCancelledError
@@ -73,14 +73,12 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._running_afterwards = ""
-        self._steering = Steering()
         self._in_ranks = spreads_itself(request)
         # Seconds of the budget that are kept for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
         self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
-        emit = self._reporter.emit
-        self._bench = Bench(request, runner, budget, journal, emit=emit, catalog=self.catalog, steering=self._steering)
+        self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit, catalog=self.catalog)
         self._trials = MoveTrials(self._bench, self._reporter)
         self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
@@ -95,14 +93,14 @@ class Session:
         with self._lock:
             self._closed = True
         self._runner.cancel()
-        self._steering.go_on()
+        self._bench.may_go_on.set()
 
     def stop(self) -> None:
         """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
         with self._lock:
             if self._running_afterwards:
                 self._runner.cancel()
-                self._steering.go_on()
+                self._bench.may_go_on.set()
 
     def skip(self) -> None:
         """End the running trial only. Ignored before the baseline is measured, since all else needs it."""
@@ -111,11 +109,11 @@ class Session:
 
     def pause(self) -> None:
         """Start no further trial until :meth:`go_on`; the one that runs goes on to its end. The budget waits too."""
-        self._steering.pause()
+        self._bench.may_go_on.clear()
 
     def go_on(self) -> None:
         """Go on after :meth:`pause`."""
-        self._steering.go_on()
+        self._bench.may_go_on.set()
 
     def extend(self, seconds: float) -> None:
         """Give the session this much more time."""
@@ -128,7 +126,8 @@ class Session:
         if self._trials.known is None:
             self.cancel()
             return
-        self._steering.end()
+        self._bench.ending = True
+        self.go_on()
         self._runner.skip()
 
     def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
@@ -318,8 +317,7 @@ class Session:
         known = self._current
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
-        self._steering.restart()
-        self._bench.budget.restart()
+        self._bench.restart()
         kind = Kind.TURNS if known.judge.took_turns(settings) else Kind.ALONE  # the figure is that of the turns
         move = Move(kind, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
@@ -330,8 +328,7 @@ class Session:
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
         """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
-        self._steering.restart()
-        self._bench.budget.restart(seconds)
+        self._bench.restart(seconds)
         before = self._trials.publish(self._current)
         self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
         if self._current.judge.runs == before.judge.runs and not follow:

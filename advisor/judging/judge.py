@@ -113,21 +113,19 @@ class Judge:
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
-    def with_run(self, settings: Mapping[str, Value], result: TrialResult) -> Judge:
+    def with_run(self, settings: Settings, result: TrialResult) -> Judge:
         """The judge with one more run; a run of the baseline's settings is a repeat.
 
         A result that is not finite where the baseline's is counts as a failure, however fast.
         """
-        key = Settings(settings)
         if result.measured and (reason := why_unusable(result, self.baseline)):
             hint = "Do not use this setting here."
             result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
-        return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), result)})
+        return replace(self, runs={**self.runs, settings: (*self.runs.get(settings, ()), result)})
 
-    def with_turns(self, settings: Mapping[str, Value], turns: Turns) -> Judge:
+    def with_turns(self, settings: Settings, turns: Turns) -> Judge:
         """The judge with turns of these settings and the baseline, after earlier ones."""
-        key = Settings(settings)
-        return replace(self, in_turn={**self.in_turn, key: self.in_turn.get(key, Turns()).with_more(turns)})
+        return replace(self, in_turn={**self.in_turn, settings: self.in_turn.get(settings, Turns()).with_more(turns)})
 
     # --- the baseline and the noise -------------------------------------------------------------------------------
 
@@ -159,22 +157,20 @@ class Judge:
         found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 
-    @functools.cached_property
-    def _spreads(self) -> Mapping[bool, ProcessSpread]:
-        """The spread of processes of captured steps (True), which the host's noise does not reach, and of others."""
-        found: dict[bool, ProcessSpread] = {}
-        # Only the loader makes a replayed graph vary.
-        of_captured = self.prior if self.prior in (FED, FED_IN_TIME) else min(self.prior, DEVICE_BOUND)
-        for captured, prior in ((False, self.prior), (True, of_captured)):
-            combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
-            groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
-            groups += [] if captured else [self._timed_unchanged]
-            found[captured] = process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
-        return found
-
     def spread_of(self, settings: Mapping[str, Value]) -> ProcessSpread:
         """The spread between processes of these settings."""
-        return self._spreads[is_captured(settings)]
+        return self._spread(is_captured(settings))
+
+    @cached
+    def _spread(self, captured: bool) -> ProcessSpread:
+        """The spread of processes of captured steps, which the host's noise does not reach, or of others."""
+        combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
+        groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
+        groups += [] if captured else [self._timed_unchanged]
+        # Only the loader makes a replayed graph vary.
+        of_host = captured and self.prior not in (FED, FED_IN_TIME)
+        prior = min(self.prior, DEVICE_BOUND) if of_host else self.prior
+        return process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
 
     @property
     def is_busy(self) -> bool:
@@ -216,78 +212,65 @@ class Judge:
 
     # --- what is known of settings --------------------------------------------------------------------------------
 
-    def measured_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
+    @cached
+    def measured_runs(self, settings: Settings) -> tuple[TrialResult, ...]:
         """The runs of these settings that produced timings."""
-        return self._measured.get(Settings(settings), ()) if settings else self.baseline_runs
+        return tuple(run for run in self.runs.get(settings, ()) if run.measured) if settings else self.baseline_runs
 
-    @functools.cached_property
-    def _measured(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
-        return {settings: tuple(run for run in runs if run.measured) for settings, runs in self.runs.items()}
-
-    def _undisturbed_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
+    def _undisturbed_runs(self, settings: Settings) -> tuple[TrialResult, ...]:
         """The measured runs of these settings that nothing disturbed; all where each was, and of the baseline."""
         return undisturbed(self.measured_runs(settings)) if settings else self.baseline_runs
 
-    def has_tried(self, settings: Mapping[str, Value]) -> bool:
+    def has_tried(self, settings: Settings) -> bool:
         """Whether these settings were tried, also when they failed."""
-        key = Settings(settings)
-        return not key or bool(self.runs.get(key)) or key in self.in_turn
+        return not settings or settings in self.runs or settings in self.in_turn
 
-    def result(self, settings: Mapping[str, Value]) -> TrialResult | None:
+    @cached
+    def result(self, settings: Settings) -> TrialResult | None:
         """One result for all runs of these settings: the largest peaks and the median energy."""
-        return self._results.get(Settings(settings))
+        runs = self.measured_runs(settings) or self.runs.get(settings, ())[-1:]
+        return as_one(runs) if runs else None
 
-    @functools.cached_property
-    def _results(self) -> Mapping[Settings, TrialResult]:
-        known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
-        known[BASELINE] = self.baseline_runs
-        return {settings: as_one(runs) for settings, runs in known.items()}
-
-    def took_turns(self, settings: Mapping[str, Value]) -> bool:
+    def took_turns(self, settings: Settings) -> bool:
         """Whether these settings were measured in turn with the baseline."""
         return self._turns(settings) is not None
 
-    def _turns(self, settings: Mapping[str, Value]) -> Turns | None:
+    def _turns(self, settings: Settings) -> Turns | None:
         """The turns of these settings; None where they have one run of the baseline, and it is unlike the others."""
-        turns = self.in_turn.get(Settings(settings))
+        turns = self.in_turn.get(settings)
         if turns is None or turns.by_block or len(turns.old) > 1:
             return turns
         apart = mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1]
         return turns if max(apart, 1 / apart) <= _FARTHEST_APART else None
 
-    def holds_where_busy(self, settings: Mapping[str, Value]) -> bool:
+    def holds_where_busy(self, settings: Settings) -> bool:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
-    def speeds(self, settings: Mapping[str, Value]) -> tuple[tuple[float, float], tuple[float, float]]:
+    def speeds(self, settings: Settings) -> tuple[tuple[float, float], tuple[float, float]]:
         """Milliseconds per step and samples per second of measured settings and of the baseline; of turns if any."""
         if turns := self._turns(settings):
             return turns.speeds
         return mean_speed(self._undisturbed_runs(settings)), mean_speed(self.baseline_runs)
 
-    def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
+    def speed(self, settings: Settings) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured."""
         return self.speeds(settings)[0]
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
-    def compare(self, settings: Mapping[str, Value]) -> Comparison:
-        """The speed-up of measured settings: their samples per second over the baseline's, with its interval.
+    def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison:
+        """The speed-up of measured settings over others: the ratio of samples per second, with its interval.
 
         Of 95 % where they took turns with the baseline, by processes that chose nothing; else of 99 %.
         """
-        key = Settings(settings)
-        if not key:
+        if new == old:
             return Comparison(1.0, 1.0, 1.0)
-        if turns := self._turns(key):
-            return Comparison(*turns.interval(self.spread_of(key), self.spread_of(BASELINE)), paired=True)
-        return Comparison(*self._ratio(key, BASELINE, SELECTION))
+        if not old and (turns := self._turns(new)):
+            return Comparison(*turns.interval(self.spread_of(new), self.spread_of(BASELINE)), paired=True)
+        return Comparison(*self._ratio(new, old, SELECTION))
 
-    def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
-        """Samples per second of one combination over those of another; both were measured."""
-        return Comparison(*self._ratio(Settings(whole), Settings(rest), SELECTION))
-
-    def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Interval:
+    def gain(self, new: Settings, old: Settings) -> Interval:
         """The gain of one measured combination over another, by the goal; 1 is no difference.
 
         It says which of them the search goes on from and is reported nowhere, so its interval is of 95 %. Where only
@@ -305,7 +288,7 @@ class Judge:
             objective = Objective.MEMORY
         elif not goal.fits(other):
             objective = Objective.LATENCY
-        speedup = self._ratio(Settings(new), Settings(old), REPORT)
+        speedup = self._ratio(new, old, REPORT)
         gain = by.gain_over(one, other, speedup, objective) or _EVEN
         as_much = goal.fits_memory(other) and gain.low <= 1 <= gain.high
         return speedup if objective is Objective.MEMORY and as_much else gain
@@ -349,30 +332,26 @@ def _floor(figures: Sequence[float | None]) -> float:
 
 
 def trial_record(
-    judge: Judge, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
+    judge: Judge, candidate: Candidate, settings: Settings, contribution: Comparison | None = None
 ) -> TrialRecord:
-    """A candidate's record from the runs of these settings. ``without``: the same settings without the candidate."""
+    """A candidate's record from the runs of these settings, with its ``contribution`` to a combination."""
     result = judge.result(settings)
     assert result is not None, "these settings were tried"
-    contribution = None
-    if result.measured and without and judge.measured_runs(without):
-        contribution = judge.contribution(settings, without)
-    effects = _effects(judge, Settings(settings), result)
+    effects = _effects(judge, settings, result)
     return TrialRecord(candidate, dict(settings), result, **effects, contribution=contribution)
 
 
-def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
+def stack_record(judge: Judge, settings: Settings, dropped: Mapping[str, str]) -> StackRecord:
     """A stack's record. Without settings it is the baseline itself, at a speed-up of 1."""
-    key = Settings(settings)
-    result = judge.result(key) if key else judge.baseline_record().result
+    result = judge.result(settings) if settings else judge.baseline_record().result
     assert result is not None, "the stack was measured"
-    step_ms, rate = judge.speeds(key)[1] if result.measured else (None, None)
-    runs = (*judge.runs.get(key, ()), *judge.in_turn.get(key, Turns()).new)
+    step_ms, rate = judge.speeds(settings)[1] if result.measured else (None, None)
+    runs = (*judge.runs.get(settings, ()), *judge.in_turn.get(settings, Turns()).new)
     phases = next((run.phases for run in reversed(runs) if run.phases), {})
     return StackRecord(
-        dict(key),
-        replace(result, phases=phases) if key else result,
-        **_effects(judge, key, result),
+        dict(settings),
+        replace(result, phases=phases) if settings else result,
+        **_effects(judge, settings, result),
         baseline_step_ms=step_ms,
         baseline_samples_per_s=rate,
         dropped=dict(dropped),
@@ -394,7 +373,7 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
     }
 
 
-def steps_to_break_even(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> int | None:
+def steps_to_break_even(judge: Judge, settings: Settings, result: TrialResult) -> int | None:
     """After how many steps a slower start pays off; None if a step is not faster.
 
     The speeds come from the comparison, the start-up time from ``result``.

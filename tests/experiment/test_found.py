@@ -1,5 +1,6 @@
 """What a session found is one value: its stack, its exported settings, its report and its headline agree."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -29,13 +30,13 @@ from sample_session import sample_request
 
 from advisor.experiment import events
 from advisor.experiment.control import OTHER_VALUE
-from advisor.experiment.known import Kind
+from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.request import Outputs
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.judging.judge import CONTROL_SETTINGS
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -54,8 +55,12 @@ def headline_of(state):
 
 def in_turn(known, settings, speedup):
     """The same, once settings took turns with the baseline."""
-    blocks = Turns((result_at(speedup),), (result_at(1.0),), by_block=True)
-    return replace(known, judge=known.judge.with_turns(settings, blocks))
+    return replace(known, judge=turns_of(speedup).added_to(known.judge, settings))
+
+
+def turns_of(speedup):
+    """What turns of blocks have found that are this many times as fast as the baseline's."""
+    return Evidence(turns=Turns((result_at(speedup),), (result_at(1.0),), by_block=True))
 
 
 def state_of(known):
@@ -83,8 +88,7 @@ def exported(state, folder):
 
 
 def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
-    known = known_with((PLAIN, result_at(2.39)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.73)))
+    known = known_with((PLAIN, result_at(2.39)), (CONTROL_SETTINGS, result_at(0.73)), stack=PLAIN)
     state = state_of(known)
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
@@ -104,8 +108,7 @@ def test_beside_other_programs_a_gain_whose_interval_reaches_below_1_1_is_not_ex
 
 @pytest.mark.parametrize("speedup", [1.02, 0.99])
 def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_person_wants_it(tmp_path, speedup):
-    known = known_with((PLAIN, result_at(speedup)), stack=PLAIN)
-    known = replace(known, judge=known.judge.with_run(CONTROL_SETTINGS, result_at(0.9)))
+    known = known_with((PLAIN, result_at(speedup)), (CONTROL_SETTINGS, result_at(0.9)), stack=PLAIN)
     assert known.judge.gain(PLAIN, Settings()).high > 1.05
     state = state_of(known)
     settings, text, _ = exported(state, tmp_path)
@@ -123,6 +126,21 @@ def test_an_unclear_stack_is_timed_in_turn_next():
     known = known_with((PLAIN, result_at(1.02)), stack=PLAIN)
     assert known.found == Settings()
     assert PLAIN in [move.settings for move in moves(known) if move.kind is Kind.TURNS]
+
+
+@pytest.mark.parametrize(("seems", "turns"), [(1.0, 1), (0.92, 0)])
+def test_where_nothing_is_clear_what_seems_best_takes_turns(seems, turns):
+    alone = Settings(LAST.settings)
+    runs = ((alone, result_at(seems)), (alone, result_at(seems * 1.1)), (Settings(BF16.settings), result_at(0.9)))
+    known = known_with(*runs, ({}, result_at(0.9)), (CONTROL_SETTINGS, result_at(1.12)))
+    assert known.found == known.stack == BASELINE
+    asked = [move for move in moves(known) if move.kind is Kind.TURNS]
+    assert [move.settings for move in asked] == [alone] * turns
+    assert not any(move.has_priority for move in asked)
+    for move, (speedup, found) in itertools.product(asked, ((1.2, alone), (1.0, BASELINE))):
+        after = known.after(move, turns_of(speedup))
+        assert after.found == after.stack == found
+        assert Kind.TURNS not in {following.kind for following in moves(after)}
 
 
 # --- each setting earns its place -----------------------------------------------------------------------------

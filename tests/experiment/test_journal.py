@@ -31,7 +31,7 @@ def runs_history():
     return [
         events.RunMeasured({}, measured),
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
-        events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
+        events.TurnsMeasured(settings, blocks[::-1], measured),
         events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
         events.ScalingMeasured(ScalingRecord(2, "cuda", settings, rows=(ScalingRow("one GPU", {}, 1),))),
     ]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, gpu_facts
 from fake_trials import FakeTrials
-from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, reporter_to, result_at
+from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, known_with, reporter_to, result_at
 from stopped_clock import Clock
 
 from advisor.experiment.known import Kind, Move
@@ -130,9 +130,7 @@ def test_a_repeat_of_the_baseline_leaves_a_stack_with_priority_its_time(trials):
 
 
 def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
-    known = with_stack(STACK)
-    judge = known.judge.with_run(CONTROL_SETTINGS, result_at(1.3)).with_run(BASELINE, failed("it crashed"))
-    known = replace(known, judge=judge, done=frozenset({Kind.CONTROL}))
+    known = known_with((CONTROL_SETTINGS, result_at(1.3)), (BASELINE, failed("it crashed")))
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
 
 

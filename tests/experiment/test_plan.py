@@ -134,7 +134,7 @@ def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(trie
     known = known_of(slow)
     workers = next(candidate for candidate in known.plan.candidates if candidate.recipe == WORKERS.recipe)
     if tried:
-        known = replace(known, judge=known.judge.with_run(workers.settings, result_at(1.0)))
+        known = replace(known, judge=known.judge.with_run(Settings(workers.settings), result_at(1.0)))
     known = known.after(Move(Kind.PROFILE, BASELINE, 1.0, "profile"), Evidence(facts=fast))
     assert (workers in known.plan.candidates) is tried
 
@@ -187,8 +187,9 @@ def climbed(*results, down=False):
     known = known_of(gpu_facts(loader=loader_facts(num_workers=0)))
     rungs = sorted((c for c in known.plan.candidates if c.recipe == "num_workers"), key=lambda c: c.value, reverse=down)
     known, judge = replace(known, plan=replace(known.plan, candidates=tuple(rungs))), known.judge
-    for rung, result in zip(rungs, results, strict=False):
-        judge = judge.with_run(rung.settings, result if isinstance(result, TrialResult) else result_at(result))
+    for rung, given in zip(rungs, results, strict=False):
+        result = given if isinstance(given, TrialResult) else result_at(given)
+        judge = judge.with_run(Settings(rung.settings), result)
     return replace(known, judge=judge), rungs[len(results)], rungs[len(results) - 1].name
 
 

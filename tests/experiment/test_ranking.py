@@ -5,7 +5,7 @@ from facts import GIB, gpu_facts
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.ranking import best_per_recipe, fills_the_device, recommend
+from advisor.experiment.ranking import fills_the_device, recommend
 from advisor.judging.objective import Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -51,12 +51,12 @@ def names(records):
 
 def test_the_fastest_value_stands_for_a_recipe_and_the_fastest_recipe_comes_first():
     records = [record("tf32", "high", 130), record("autocast", "bfloat16", 150), record("autocast", "float16", 160)]
-    assert names(best_per_recipe(records, by())) == ["autocast=float16", "tf32=high"]
+    assert names(item.record for item in recommended(records, by())) == ["autocast=float16", "tf32=high"]
 
 
 def test_of_numbers_the_smallest_that_is_nearly_as_fast():
     sizes = [record("batch_size", size, rate) for size, rate in ((64, 140), (128, 198), (256, 200), (512, 201))]
-    assert names(best_per_recipe(sizes, by())) == ["batch_size=128"]
+    assert names(item.record for item in recommended(sizes, by())) == ["batch_size=128"]
 
 
 @pytest.mark.parametrize(("peak_gib", "fits"), [(80, True), (95, False)])

@@ -23,7 +23,8 @@ from advisor.experiment.known import Kind
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
 from advisor.experiment.scaling.rank_search import RankSearch, carried_over
-from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, strategy_of
+from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, strategy_of
+from advisor.judging.judge import Judge
 from advisor.ranks.launcher import of_torchrun
 from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
@@ -92,19 +93,13 @@ class MadeUpSearch(RankSearch):
 
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
+    proposed_here = CATALOG.propose(facts(**workload)).candidates
     known = Scaling(
-        gpus=GPUS,
-        catalog=CATALOG,
         consent=Consent(CATALOG, Mode.TRAIN, allow),
-        judge=judge_of_nothing(CATALOG),
+        judge=Judge(CATALOG, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
         facts=facts(**workload),
-        candidates=tuple(
-            candidate
-            for candidate in CATALOG.propose(facts(**workload)).candidates
-            if candidate.key.startswith("parallel.") or CATALOG[candidate.recipe].over_ranks
-        ),
+        candidates=tuple(c for c in proposed_here if c.key.startswith("parallel.") or CATALOG[c.recipe].over_ranks),
         carried=Settings(carried or {}),
-        device_type="cuda",
     )
     trials = MadeUpSearch(known, rate_of)
     return trials.run(), trials

@@ -1,13 +1,11 @@
 """What the person asks of a running session: skip, pause, more time, an early end, and more of it afterwards."""
 
-import threading
-
 import pytest
 from fake_trials import three_removers
 from stopped_clock import Clock
 
 from advisor.experiment import events
-from advisor.experiment.control import SKIPPED, Steering
+from advisor.experiment.control import SKIPPED
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
@@ -17,18 +15,6 @@ pytestmark = pytest.mark.usefixtures("own_state")
 
 
 # --- values ---------------------------------------------------------------------------------------------------
-
-
-def test_a_session_that_is_paused_waits_until_it_may_go_on():
-    steering = Steering()
-    steering.pause()
-    waiting = threading.Thread(target=steering.wait_while_paused)
-    waiting.start()
-    waiting.join(0.1)
-    assert waiting.is_alive()
-    steering.go_on()
-    waiting.join(5)
-    assert not waiting.is_alive()
 
 
 def test_time_that_stands_still_is_not_spent_and_more_can_be_added():

@@ -8,7 +8,7 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import result_at
 
-from advisor.judging.judge import CONTROL_SETTINGS, Judge, stack_record, steps_to_break_even, trial_record
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, stack_record, steps_to_break_even, trial_record
 from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
@@ -36,7 +36,8 @@ def judge():
 
 def record(judge, tried, candidate=CANDIDATE):
     """The record of a candidate after one run with this result."""
-    return trial_record(judge.with_run(candidate.settings, tried), candidate, candidate.settings)
+    settings = Settings(candidate.settings)
+    return trial_record(judge.with_run(settings, tried), candidate, settings)
 
 
 def verdict(judge, step_ms, **changes):
@@ -72,20 +73,18 @@ def test_a_speed_up_is_in_samples_not_steps(judge):
 
 def test_the_same_is_said_once_many_runs_agree(judge):
     for seed in range(3):
-        judge = judge.with_run({}, result(10.0, seed=seed)).with_run(BF16, result(10.02, seed=seed + 5))
+        judge = judge.with_run(BASELINE, result(10.0, seed=seed)).with_run(BF16, result(10.02, seed=seed + 5))
     assert judge.compare(BF16).verdict is Verdict.SAME
 
 
 def test_repeats_that_differ_widen_the_interval_and_join_the_baseline(judge):
-    repeated = judge.with_run({}, result(10.8, seed=3)).with_run({}, result(10.2, seed=4))
-    calm = judge.with_run({}, result(10.0, seed=3)).with_run({}, result(10.0, seed=4))
+    repeated = judge.with_run(BASELINE, result(10.8, seed=3)).with_run(BASELINE, result(10.2, seed=4))
+    calm = judge.with_run(BASELINE, result(10.0, seed=3)).with_run(BASELINE, result(10.0, seed=4))
     known = repeated.baseline_record()
     assert known.half_width > 2 * calm.baseline_record().half_width
     assert len(repeated.baseline_runs) == 3
     assert known.step_ms == pytest.approx((10.8 * 10.2 * 10.0) ** (1 / 3), rel=0.01)
-    assert repeated.with_run(CONTROL_SETTINGS, result(9.9, seed=5)).baseline_record().apart == pytest.approx(
-        10.8 / 9.9 - 1, abs=0.01
-    )
+    assert repeated.with_run(CONTROL_SETTINGS, result(9.9, seed=5)).apart == pytest.approx(10.8 / 9.9 - 1, abs=0.01)
 
 
 @pytest.mark.parametrize("prior", [0.01, 0.025, 0.04, 0.05])
@@ -97,18 +96,18 @@ def test_an_odd_control_neither_erases_a_doubled_speed_nor_makes_one(prior, cont
     assert stack.compare(BF16).verdict is Verdict.FASTER
     assert judge.with_run(BF16, result(10.0, seed=3)).compare(BF16).verdict is Verdict.UNCLEAR
     for seed in (4, 5):  # the baseline is run again at once
-        stack = stack.with_run({}, result(10.0, seed=seed))
+        stack = stack.with_run(BASELINE, result(10.0, seed=seed))
     assert stack.compare(BF16).ci_low > 1.3
     assert stack.compare(BF16).ci_low < 2.39 * 10.0 / 10.0 < stack.compare(BF16).ci_high
 
 
 def test_one_odd_repeat_moves_the_baseline_little_and_a_disturbed_one_not_at_all(judge):
     for seed in (2, 3):
-        judge = judge.with_run({}, result(10.0, seed=seed))
-    odd = judge.with_run({}, result(80.0, seed=4))
+        judge = judge.with_run(BASELINE, result(10.0, seed=seed))
+    odd = judge.with_run(BASELINE, result(80.0, seed=4))
     assert odd.baseline_record().step_ms == pytest.approx(10.0, rel=0.08)
     assert odd.apart == pytest.approx(7.0, rel=0.02)
-    told = judge.with_run({}, result(80.0, seed=4, disturbed="another process ran"))
+    told = judge.with_run(BASELINE, result(80.0, seed=4, disturbed="another process ran"))
     assert told.spread_of({}) == judge.spread_of({})
     assert told.baseline_record().step_ms == pytest.approx(10.0, rel=0.01)
 
@@ -185,8 +184,8 @@ def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(ju
     stack = stack_record(judge, BF16, {})
     assert stack.comparison.speedup == pytest.approx(4.0)
     assert (stack.step_ms, stack.baseline_step_ms) == pytest.approx((5.0, 20.0))
-    fused = FUSED.settings
-    runs = judge.with_run({}, result(40.0, seed=3)).with_run(fused, result(5.0)).with_run(fused, result(20.0, seed=3))
+    fused, runs = Settings(FUSED.settings), judge.with_run(BASELINE, result(40.0, seed=3))
+    runs = runs.with_run(fused, result(5.0)).with_run(fused, result(20.0, seed=3))
     apart = stack_record(runs, fused, {})
     assert apart.baseline_step_ms / apart.step_ms == pytest.approx(apart.comparison.speedup, rel=0.001)
 
@@ -194,7 +193,7 @@ def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(ju
 def test_a_machine_that_slowed_down_until_the_turns_calls_no_trial_slower(judge):
     late = result(14.0, seed=1)
     assert record(judge, late).verdict is Verdict.SLOWER
-    seen = judge.with_turns(FUSED.settings, beside(14.5, 15.0))
+    seen = judge.with_turns(Settings(FUSED.settings), beside(14.5, 15.0))
     assert record(seen, late).verdict is Verdict.UNCLEAR
     assert seen.apart > 0.4
 
@@ -214,8 +213,8 @@ def test_a_baseline_that_was_always_disturbed_is_one_on_a_busy_machine():
     company = {"disturbed": "another process used up to 40 % of the GPU"}
     judge = Judge(CATALOG, Mode.TRAIN, result(10.0, **company))
     assert judge.is_busy
-    assert judge.with_run({}, result(10.0, **company)).is_busy
-    assert not judge.with_run({}, result(10.0)).is_busy
+    assert judge.with_run(BASELINE, result(10.0, **company)).is_busy
+    assert not judge.with_run(BASELINE, result(10.0)).is_busy
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -223,7 +222,7 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     """The demo on a busy machine of two cores: three runs of the baseline, then turns whose blocks scatter as well."""
     draw = random.Random(seed)
     first, second, third = (result(10.0 * math.exp(draw.gauss(0.0, 0.2)), seed=seed) for _ in range(3))
-    judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_run(CONTROL_SETTINGS, second).with_run({}, third)
+    judge = Judge(CATALOG, Mode.TRAIN, first, prior=0.03).with_run(CONTROL_SETTINGS, second).with_run(BASELINE, third)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
     [new], [old] = beside(10.0 / 1.8, 10.0, drift).new, beside(10.0 / 1.8, 10.0, drift).old
     scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in new.blocks)
@@ -236,7 +235,7 @@ def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
     assert not stack_record(ran, BF16, {}).confirmed
     new, old = [result(5.2, seed=2), result(5.1, seed=3)], [result(10.4, seed=12), result(10.2, seed=13)]
     for one, other in zip(new, old, strict=True):
-        ran = ran.with_run(BF16, one).with_run({}, other).with_turns(BF16, Turns((one,), (other,)))
+        ran = ran.with_run(BF16, one).with_run(BASELINE, other).with_turns(BF16, Turns((one,), (other,)))
     stack = stack_record(ran, BF16, {})
     assert (stack.confirmed, stack.comparison.paired) == (True, True)
     assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01), "the run by which it was chosen was luckier"
@@ -247,7 +246,7 @@ def test_whole_runs_in_turn_confirm_by_those_that_chose_nothing(judge):
 
 
 def test_what_was_chosen_has_an_interval_of_99_per_cent_and_what_took_turns_one_of_95(judge):
-    ran = judge.with_run(BF16, result(5.0, seed=1)).with_run({}, result(10.0, seed=2))
+    ran = judge.with_run(BF16, result(5.0, seed=1)).with_run(BASELINE, result(10.0, seed=2))
     turns = Turns(ran.measured_runs(BF16), ran.baseline_runs)
     chosen, measured = ran.compare(BF16), ran.with_turns(BF16, turns).compare(BF16)
     widths = [math.log(comparison.ci_high / comparison.ci_low) for comparison in (chosen, measured)]
@@ -270,21 +269,20 @@ def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
 def test_a_contribution_is_the_ratio_of_the_two_combinations(judge):
     whole = BF16.merged(FUSED.settings)
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.0, seed=2))
-    found = trial_record(judge, FUSED, whole, BF16)
+    found = trial_record(judge, FUSED, whole, judge.compare(whole, BF16))
     assert found.contribution.speedup == pytest.approx(1.25, rel=0.01)
     assert found.comparison.speedup == pytest.approx(2.5, rel=0.01)
     assert found.own_effect == found.contribution
     assert found.verdict is Verdict.FASTER
-    assert trial_record(judge, FUSED, whole, {"a.b": 1}).contribution is None
 
 
 def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
-    judge = judge.with_run({}, result(14.0, seed=3))
-    stack = stack_record(judge, {}, {"a.b": "why"})
+    judge = judge.with_run(BASELINE, result(14.0, seed=3))
+    stack = stack_record(judge, BASELINE, {"a.b": "why"})
     assert (stack.settings, stack.dropped) == ({}, {"a.b": "why"})
     assert (stack.comparison.speedup, stack.comparison.ci_low, stack.comparison.ci_high) == (1.0, 1.0, 1.0)
     assert stack.comparison.verdict is Verdict.SAME
-    assert stack.samples_per_s == stack.baseline_samples_per_s == judge.speed({})[1]
+    assert stack.samples_per_s == stack.baseline_samples_per_s == judge.speed(BASELINE)[1]
     assert stack.numerics.measured is Numerics.EXACT
 
 
@@ -334,7 +332,7 @@ def false_verdicts(runs):
     judge = Judge(CATALOG, Mode.TRAIN, runs[0]).with_run(CONTROL_SETTINGS, runs[1])
     tried = []
     for number, run in enumerate(runs[2:]):
-        settings = {} if number in (3, 8) else {"made.up": number}
+        settings = BASELINE if number in (3, 8) else Settings({"made.up": number})
         judge = judge.with_run(settings, run)
         tried += [settings] if settings else []
     verdicts = [judge.compare(settings).verdict for settings in tried]
@@ -360,7 +358,7 @@ def at(memory_mib, *, energy_j=None, **changes):
 def memory_judge():
     """A baseline of 1,030 MiB that inspected the model; later runs of the same settings take 1,000."""
     judge = Judge(CATALOG, Mode.TRAIN, at(1030), goal=Goal(Objective.MEMORY)).with_run(CONTROL_SETTINGS, at(1000))
-    return judge.with_run({}, at(1002)).with_run({}, at(998))
+    return judge.with_run(BASELINE, at(1002)).with_run(BASELINE, at(998))
 
 
 def helps(judge, tried):
@@ -372,13 +370,13 @@ def test_memory_is_held_against_runs_that_inspected_nothing(memory_judge):
     baseline = memory_judge.baseline_record()
     assert baseline.result.peak_reserved_bytes == 1000 * MIB
     assert baseline.memory_floor == pytest.approx(0.004, abs=1e-4)
-    assert stack_record(memory_judge, {}, {}).result.peak_reserved_bytes == 1000 * MIB
+    assert stack_record(memory_judge, BASELINE, {}).result.peak_reserved_bytes == 1000 * MIB
     assert not helps(memory_judge, at(995))
     assert helps(memory_judge, at(940))
 
 
 def test_identical_runs_that_differ_in_their_peaks_raise_the_floor(memory_judge):
-    wide = memory_judge.with_run({}, at(930))
+    wide = memory_judge.with_run(BASELINE, at(930))
     assert wide.baseline_record().memory_floor > 0.07
     assert not helps(wide, at(940))
 
@@ -387,11 +385,11 @@ def test_energy_is_the_median_over_runs_and_its_noise_is_theirs():
     judge = Judge(CATALOG, Mode.TRAIN, at(1000, energy_j=1.0), goal=Goal(Objective.ENERGY))
     judge = judge.with_run(CONTROL_SETTINGS, at(1000, energy_j=1.02))
     for energy_j, why in [(1.04, ""), (1.02, ""), (5.0, "somebody else")]:
-        judge = judge.with_run({}, at(1000, energy_j=energy_j, disturbed=why))
+        judge = judge.with_run(BASELINE, at(1000, energy_j=energy_j, disturbed=why))
     baseline = judge.baseline_record()
     assert baseline.result.energy_j_per_sample == 1.02
     assert 0.01 < baseline.energy_floor < 0.05
     for energy_j in (0.5, 0.6, 0.7):
         judge = judge.with_run(BF16, at(1000, energy_j=energy_j))
     assert stack_record(judge, BF16, {}).result.energy_j_per_sample == 0.6
-    assert judge.gain(BF16, {}).ratio == pytest.approx(1.02 / 0.6)
+    assert judge.gain(BF16, BASELINE).ratio == pytest.approx(1.02 / 0.6)

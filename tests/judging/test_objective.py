@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.judging.judge import Judge
+from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.objective import SMALLEST_SAVING, Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -29,6 +30,7 @@ NOISE = 0.006
 WOBBLE = (0.999, 1.0, 1.001, 1.0, 0.9995)
 
 CATALOG = load_catalog()
+FIRST, SECOND = Settings({"a.b": 0}), Settings({"a.b": 1})
 quick = settings(max_examples=50, deadline=None)
 
 speeds = st.floats(0.2, 5.0)
@@ -68,13 +70,13 @@ def judged(objective, *figures, limit=None):
     """A judge that knows one run of each of these ``(speed-up, memory, energy)``: of the settings 0, 1, ..."""
     judge = Judge(CATALOG, Mode.TRAIN, result(), goal=yardstick(objective, limit=limit).goal)
     for number, (speedup, memory, energy) in enumerate(figures):
-        judge = judge.with_run({"a.b": number}, result(speedup, memory=memory, energy=energy))
+        judge = judge.with_run(Settings({"a.b": number}), result(speedup, memory=memory, energy=energy))
     return judge
 
 
 def beats(objective, new, old, *, limit=None):
     """Whether a result of ``(speed-up, memory, energy)`` is better than another beyond the noise."""
-    return judged(objective, new, old, limit=limit).gain({"a.b": 0}, {"a.b": 1}).low > 1
+    return judged(objective, new, old, limit=limit).gain(FIRST, SECOND).low > 1
 
 
 # --- the figure and the gain ----------------------------------------------------------------------------------
@@ -202,9 +204,9 @@ def test_a_baseline_beyond_the_latency_limit_is_not_beyond_the_memory_limit():
 )
 def test_what_is_better_follows_from_the_goal(objective, new, old, better):
     judge = judged(objective, new, old, limit=1.0)
-    gain = judge.gain({"a.b": 0}, {"a.b": 1})
+    gain = judge.gain(FIRST, SECOND)
     assert (gain.low > 1, gain.high < 1) == (better, not better)
-    assert judge.gain({"a.b": 0}, {"a.b": 0}).low <= 1
+    assert judge.gain(FIRST, FIRST).low <= 1
 
 
 # --- an order -------------------------------------------------------------------------------------------------
@@ -219,9 +221,9 @@ def test_of_two_at_most_one_beats_the_other(objective, limit, first, second):
 @quick
 @given(objectives, st.tuples(speeds, shares, shares))
 def test_what_helps_beats_the_baseline(objective, new):
-    judge, tried = judged(objective, new), {"a.b": 0}
+    judge, tried = judged(objective, new), FIRST
     if judge.yardstick.helps(judge.result(tried), judge.compare(tried)):
-        assert judge.gain(tried, {}).low > 1
+        assert judge.gain(tried, BASELINE).low > 1
 
 
 # --- words ----------------------------------------------------------------------------------------------------

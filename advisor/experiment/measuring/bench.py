@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment import events
-from advisor.experiment.control import ENDED, SKIPPED, Steering
+from advisor.experiment.control import ENDED, SKIPPED
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
@@ -66,8 +67,9 @@ class Bench:
     ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
     when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
     and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
-    that compile in a process beside the trials. ``world``: the ranks of a script for torchrun, in which all its trials
-    run.
+    that compile in a process beside the trials, since ``compiling_since_s``. ``world``: the ranks of a script for
+    torchrun, in which all its trials run. The person's requests, from any thread: no trial starts before ``may_go_on``
+    is set, and none once the session is ``ending``.
     """
 
     def __init__(
@@ -79,10 +81,11 @@ class Bench:
         *,
         emit: Callable[[events.Event], None],
         catalog: Catalog,
-        steering: Steering | None = None,
     ) -> None:
         self.request = request
-        self.steering = steering or Steering()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.ending = False
         self.runner = runner
         self.budget = budget
         self.catalog = catalog
@@ -94,7 +97,7 @@ class Bench:
         self.why_not_built_once = ""
         self.repeats_help = True
         self.compiling: Settings | None = None
-        self._compiling_since_s = 0.0
+        self.compiling_since_s = 0.0
         self._beside: dict[Settings, TrialResult] = {}
         self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
@@ -173,7 +176,7 @@ class Bench:
 
     def compile_beside(self, settings: Settings) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling, self._compiling_since_s = settings, self.budget.spent_s
+        self.compiling, self.compiling_since_s = settings, self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
@@ -195,17 +198,12 @@ class Bench:
             return False
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
-    @property
-    def compiling_s(self) -> float:
-        """The seconds since the latest compilation beside the trials began."""
-        return self.budget.spent_s - self._compiling_since_s
-
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
         """Wait so long for the end of what compiles beside the trials; whether it has ended."""
         self.emit(events.TrialActivity(name, COMPILING))
         started = self.budget.spent_s
         while not (ended := self.has_compiled_beside(_LOOKS_AGAIN_S)) and self.budget.spent_s - started < within_s:
-            if self.steering.ending or self.runner.cancelled:
+            if self.ending or self.runner.cancelled:
                 break
             self.wait_while_paused()
         self.warming_up_s += self.budget.spent_s - started
@@ -303,15 +301,21 @@ class Bench:
 
     def post_progress(self, wanted_s: float) -> None:
         """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
-        spent_s, left_s = self.budget.spent_s, 0.0 if self.steering.ending else min(self.budget.left_s, wanted_s)
+        spent_s, left_s = self.budget.spent_s, 0.0 if self.ending else min(self.budget.left_s, wanted_s)
         self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+
+    def restart(self, total_s: float | None = None) -> None:
+        """Forget earlier requests: the person has asked for more, for this long or as long as before."""
+        self.budget.restart(total_s)
+        self.ending = False
+        self.may_go_on.set()
 
     def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
-        if self.steering.paused:
+        if not self.may_go_on.is_set():
             self.emit(events.Paused(True))
             with self.budget.stopped():
-                self.steering.wait_while_paused()
+                self.may_go_on.wait()
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
@@ -323,7 +327,7 @@ class Bench:
             return result
         if self.runner.cancelled:
             raise SessionCancelledError
-        return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.steering.ending else SKIPPED)
+        return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.ending else SKIPPED)
 
     def post_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Tell the outside how a trial ended."""

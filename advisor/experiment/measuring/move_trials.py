@@ -83,7 +83,7 @@ class MoveTrials:
         While a stack compiles beside the trials, nothing else compiles.
         """
         bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
-        if bench.steering.ending or not self.wanted(move):
+        if bench.ending or not self.wanted(move):
             return False
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
@@ -258,7 +258,7 @@ def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
     for of_run, result in evidence.runs:
         yield events.RunMeasured(dict(of_run), result, settings if turns and not turns.by_block else None)
     if turns and turns.by_block:
-        yield events.TurnsMeasured(settings, turns.new[0].blocks, turns.old[0].blocks, turns.new[0])
+        yield events.TurnsMeasured(settings, turns.old[0].blocks, turns.new[0])
 
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------

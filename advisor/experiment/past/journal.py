@@ -6,9 +6,9 @@ One process writes to it at a time. A line that is damaged, or that another vers
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -211,12 +211,12 @@ def _locked(path: Path) -> TextIO:
 def _free_path(folder: Path) -> Path:
     """An empty file named by the date and the time, and by a number where sessions began in the same second."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{number}" for number in range(1, 1000))):
+    for number in itertools.count():
+        path = folder / f"{stamp}{f'-{number}' if number else ''}.jsonl"
         with contextlib.suppress(FileExistsError):
-            path = folder / f"{stamp}{suffix}.jsonl"
             path.touch(mode=0o600, exist_ok=False)
-            return path
-    raise OSError(errno.EEXIST, "a thousand sessions of this second are there")
+            break
+    return path
 
 
 @dataclass(frozen=True, slots=True)

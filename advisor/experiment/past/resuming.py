@@ -129,24 +129,21 @@ def _has(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
 
 
 def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
-    in_turn: dict[Settings, Turns] = {}
     for event in history:
-        beside = (event.turns_of if isinstance(event, RunMeasured) else None) or {}
-        if isinstance(event, RunMeasured | TurnsMeasured) and not _has(judge.catalog, {**event.settings, **beside}):
+        if not isinstance(event, RunMeasured | TurnsMeasured):
+            continue
+        of_turns = event.turns_of if isinstance(event, RunMeasured) else event.settings
+        if not _has(judge.catalog, {**event.settings, **(of_turns or {})}):
             continue
         if isinstance(event, RunMeasured):
-            judge = judge.with_run(event.settings, event.result)
-            if event.turns_of is not None:
-                new, old = ((event.result,), ()) if event.settings else ((), (event.result,))
-                before = in_turn.get(Settings(event.turns_of), Turns())
-                in_turn[Settings(event.turns_of)] = before.with_more(Turns(new, old))
-        elif isinstance(event, TurnsMeasured):
-            baseline = TrialResult(Outcome.MEASURED, blocks=event.old)
-            judge = judge.with_turns(event.settings, Turns((event.result,), (baseline,), by_block=True))
-    for settings, turns in in_turn.items():
-        if turns.new and turns.old:  # unless the journal was cut short between them
-            judge = judge.with_turns(settings, turns)
-    return judge
+            judge = judge.with_run(Settings(event.settings), event.result)
+            turns = Turns((event.result,), ()) if event.settings else Turns((), (event.result,))
+        else:
+            turns = Turns((event.result,), (TrialResult(Outcome.MEASURED, blocks=event.old),), by_block=True)
+        if of_turns is not None:
+            judge = judge.with_turns(Settings(of_turns), turns)
+    # A journal may have been cut short between the first turn and the second.
+    return replace(judge, in_turn={one: turns for one, turns in judge.in_turn.items() if turns.new and turns.old})
 
 
 # --- hints ----------------------------------------------------------------------------------------------------

@@ -13,15 +13,15 @@ from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.turns import in_turn
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling.results import BATCH, Scaling, judge_of_nothing, name_of, strategy_of
+from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, name_of, strategy_of
 from advisor.experiment.search import Trials, search
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
-from advisor.judging.judge import BASELINE
+from advisor.judging.judge import BASELINE, Judge
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, TrialResult, Value, World
+from advisor.records import Candidate, Facts, Mode, TrialResult, Value, World
 from advisor.records.parallel import UNUSED_PARAMETERS
 
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
@@ -74,10 +74,8 @@ def knowledge_before(
     if reason := why_not_sharded(facts):
         passed_over["fully_shard"] = reason
     return Scaling(
-        gpus=gpus,
-        catalog=catalog,
         consent=consent,
-        judge=judge_of_nothing(catalog),
+        judge=Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
         facts=facts,
         candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
         carried=carried,
@@ -85,7 +83,6 @@ def knowledge_before(
         passed_over=passed_over,
         # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
         same_losses=not (random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes),
-        device_type=facts.workload.device_type,
         machines=request.machines,
     )
 
@@ -141,11 +138,11 @@ def _mended(known: Scaling, failed: Settings) -> Settings:
 def _fitting(known: Scaling, settings: Settings) -> Settings:
     """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
     for key in known.carried:
-        reason = known.catalog.conflict(known.carried.merged(settings))
+        reason = known.judge.catalog.conflict(known.carried.merged(settings))
         if not reason:
             break
-        off = settings.with_value(key, known.catalog.by_key(key).default)
-        if known.catalog.conflict(known.carried.merged(off)) != reason:
+        off = settings.with_value(key, known.judge.catalog.by_key(key).default)
+        if known.judge.catalog.conflict(known.carried.merged(off)) != reason:
             settings = off
     return settings
 
@@ -163,7 +160,7 @@ def _options(known: Scaling) -> Iterator[Move]:
     tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
     for candidate in known.candidates:
         settings = lead.merged(candidate.settings)
-        fits = lead and candidate.key not in lead and not known.catalog.conflict(known.carried.merged(settings))
+        fits = lead and candidate.key not in lead and not known.judge.catalog.conflict(known.carried.merged(settings))
         if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
             yield _move(_expected(known, candidate, lead), settings)
 
@@ -171,7 +168,7 @@ def _options(known: Scaling) -> Iterator[Move]:
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
     joined = known.carried.merged(beside)
-    gain = known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    gain = known.judge.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
     return max(gain, POLICY.information)
 
 
@@ -199,9 +196,9 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
     if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
         yield _move(POLICY.not_compiled, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
-    if not weak and known.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
+    if not weak and known.judge.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
         own = known.carried.get(BATCH) or known.facts.workload.batch_size
-        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.gpus))
+        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.facts.gpus))
     if known.stack and not known.confirmed:
         yield _move(POLICY.proof, known.stack, Kind.TURNS)
 
@@ -256,7 +253,7 @@ class RankSearch(Trials[Scaling]):
 
     def affords(self, move: Move, known: Scaling) -> bool:
         """Whether there is time for a move and, while the stack is not confirmed, for half of its turns."""
-        if self.bench.steering.ending:
+        if self.bench.ending:
             return False
         is_last = move.kind is Kind.TURNS or known.confirmed or not known.stack
         return self._has_time(2 if move.kind is Kind.TURNS else 1 if is_last else 3)
@@ -268,7 +265,7 @@ class RankSearch(Trials[Scaling]):
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
         if strategy_of(settings) != SINGLE:
-            world = World(before.gpus // request.machines, options=request.launch, machines=request.machines)
+            world = World(before.facts.gpus // request.machines, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)

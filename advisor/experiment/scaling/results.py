@@ -19,14 +19,13 @@ from advisor.figures.formatting import format_percent
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.numerics import LOSSES, differences
 from advisor.judging.runs import rates
-from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, Outcome, TrialResult, text_of
 
 BATCH = "data.batch_size"
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
-_PRIOR = 0.015
+PRIOR = 0.015
 # Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
 # float32 and 1e-2 in bfloat16.
 _SAME_LOSSES = 0.03
@@ -50,11 +49,6 @@ def name_of(settings: Settings) -> str:
     return ", ".join([strategy_of(settings), *options, *weak])
 
 
-def judge_of_nothing(catalog: Catalog) -> Judge:
-    """The judge before the first run."""
-    return Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=_PRIOR)
-
-
 @dataclass(frozen=True)
 class Scaling:
     """The knowledge of the search on several GPUs.
@@ -65,8 +59,6 @@ class Scaling:
     losses must equal those of one GPU, since no step depends on chance or on the samples beside one.
     """
 
-    gpus: int
-    catalog: Catalog
     consent: Consent
     judge: Judge
     facts: Facts
@@ -75,7 +67,6 @@ class Scaling:
     left_out: Mapping[str, str] = field(default_factory=dict)
     passed_over: Mapping[str, str] = field(default_factory=dict)
     same_losses: bool = True
-    device_type: str = "cpu"
     machines: int = 1
 
     # --- evidence -------------------------------------------------------------------------------------------------
@@ -100,9 +91,7 @@ class Scaling:
 
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison | None:
         """Samples per second of one over another, with the interval; None unless both were measured."""
-        if not (self.measured(new) and self.measured(old)):
-            return None
-        return self.judge.contribution(new, old) if old else self.judge.compare(new)
+        return self.judge.compare(new, old) if self.measured(new) and self.measured(old) else None
 
     def loss_difference(self, settings: Settings) -> float | None:
         """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""
@@ -116,7 +105,7 @@ class Scaling:
         if reason := self.consent.why_not(settings.without(BATCH)):
             return reason
         difference = self.loss_difference(settings)
-        recipes = ((self.catalog.by_key(key), value) for key, value in settings.items())
+        recipes = self.judge.catalog.in_order(settings)
         changed = [recipe.numerics_of(value, Mode.TRAIN) for recipe, value in recipes if value != recipe.default]
         if self.same_losses and Numerics.CHANGED not in changed and (difference or 0.0) > _SAME_LOSSES:
             return f"its first losses differ from one GPU's by {format_percent(difference)}"
@@ -147,8 +136,8 @@ class Scaling:
         if share is not None and share >= _BOUND_BY_COMMUNICATION:
             evidence = f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"
         return ScalingRecord(
-            gpus=self.gpus,
-            device_type=self.device_type,
+            gpus=self.facts.gpus,
+            device_type=self.facts.workload.device_type,
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(map(self.row_of, self.tried)),
@@ -162,12 +151,11 @@ class Scaling:
 
     def row_of(self, settings: Settings) -> ScalingRow:
         """One row: what was found under these settings."""
-        row = ScalingRow(name_of(settings), dict(settings), self.gpus if settings else 1, BATCH in settings)
-        runs, comparison = self.measured(settings), self.compare(settings)
-        if not runs:
+        row = ScalingRow(name_of(settings), dict(settings), self.facts.gpus if settings else 1, BATCH in settings)
+        if not (runs := self.measured(settings)):
             failed = self.judge.runs.get(settings, (NOT_TRIED,)) if settings else (self.judge.baseline,)
             return replace(row, reason=failed[-1].reason)
-        found = runs[0].ranks
+        found, comparison = runs[0].ranks, self.judge.compare(settings)
         assert found is not None, "it ran over ranks"
         return replace(
             row,
@@ -176,9 +164,9 @@ class Scaling:
             batch_per_gpu=found.batch_per_rank,
             step_ms=median(block.step_ms for run in runs for block in run.blocks),
             samples_per_s=median(median(rates(run.blocks)) for run in runs),
-            speedup=comparison.speedup if comparison else None,
-            ci_low=comparison.ci_low if comparison else None,
-            ci_high=comparison.ci_high if comparison else None,
+            speedup=comparison.speedup,
+            ci_low=comparison.ci_low,
+            ci_high=comparison.ci_high,
             exposed_ms=found.exposed_ms,
             straggler_share=found.straggler_share,
             peak_reserved_bytes=found.peak_reserved_bytes,

@@ -10,6 +10,7 @@ from trial_processes import spec_of
 from advisor.judging.judge import CONTROL_SETTINGS, Judge, trial_record
 from advisor.judging.numerics import own_rounding
 from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Inspected, Mode, Numerics, Outcome, TrialKind, Verdict
 from advisor.runner.trials import Runner
 
@@ -53,8 +54,8 @@ class NumericsBench:
     def record(self, recipe, value=True):
         """The record of a recipe's value."""
         candidate = Candidate(recipe, self.catalog[recipe].key, value)
-        judge = self.judge.with_run(candidate.settings, self.trial(candidate.settings))
-        return trial_record(judge, candidate, candidate.settings)
+        settings = Settings(candidate.settings)
+        return trial_record(self.judge.with_run(settings, self.trial(settings)), candidate, settings)
 
 
 @pytest.fixture(scope="module", params=["cpu", GPU])
