@@ -289,13 +289,13 @@ def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
 def test_turns_with_one_odd_run_of_the_baseline_confirm_nothing(judge):
     """It counts as one run of the baseline among others, until a second one was timed in turn."""
     for seed in range(3):
-        judge = judge.with_run({}, result(10.0, seed=seed))
+        judge = judge.with_run(BASELINE, result(10.0, seed=seed))
     new, odd, usual = result(1.0, seed=5), result(20.0, seed=6), result(10.0, seed=7)
-    once = judge.with_run(BF16, new).with_run({}, odd).with_turns(BF16, Turns((new,), (odd,)))
+    once = judge.with_run(BF16, new).with_run(BASELINE, odd).with_turns(BF16, Turns((new,), (odd,)))
     assert not once.took_turns(BF16)
     assert not once.compare(BF16).paired
     assert once.compare(BF16).speedup < 12
-    again = once.with_run(BF16, new).with_run({}, usual).with_turns(BF16, Turns((new,), (usual,)))
+    again = once.with_run(BF16, new).with_run(BASELINE, usual).with_turns(BF16, Turns((new,), (usual,)))
     assert again.took_turns(BF16)
     assert again.compare(BF16).paired
 
