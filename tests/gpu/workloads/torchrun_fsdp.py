@@ -2,16 +2,16 @@
 
 import os
 
+import gpt2
 import torch
 import torch.distributed as dist
-from gpt2 import build
 from torch.distributed.fsdp import fully_shard
 
 LOCAL_RANK = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(LOCAL_RANK)
 dist.init_process_group("nccl", device_id=torch.device("cuda", LOCAL_RANK))
 torch.manual_seed(0)
-model, batch, loss_of, optimizer_of = build()
+model, batch, loss_of, optimizer_of = gpt2.build()
 model.cuda()
 for block in model.blocks:
     fully_shard(block)
