@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from advisor.figures.stats import (
+    FARTHEST,
     REPORT,
     SELECTION,
     Interval,
@@ -60,8 +61,6 @@ from advisor.records import (
 BASELINE = Settings()
 # The control's: they change nothing but the random streams.
 CONTROL_SETTINGS = Settings({"control.noop": True})
-# The one run of the baseline in turns that is farther than this from all its runs says nothing about the settings.
-_FARTHEST_APART = 1.1
 # Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
@@ -236,12 +235,12 @@ class Judge:
         return self._turns(settings) is not None
 
     def _turns(self, settings: Settings) -> Turns | None:
-        """The turns of these settings; None where they have one run of the baseline, and it is unlike the others."""
+        """The turns of these settings; None where their only run of the baseline is an odd one among all its runs."""
         turns = self.in_turn.get(settings)
         if turns is None or turns.by_block or len(turns.old) > 1:
             return turns
-        apart = mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1]
-        return turns if max(apart, 1 / apart) <= _FARTHEST_APART else None
+        apart = math.log(mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1])
+        return turns if abs(apart) <= FARTHEST else None
 
     def holds_where_busy(self, settings: Settings) -> bool:
         """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
