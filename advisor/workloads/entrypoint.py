@@ -190,7 +190,7 @@ def one_line(error: BaseException) -> str:
     elif lines and lines[0].startswith("CUDA error: "):
         lines = lines[:1]
     text = shorten(" ".join(lines), _LONGEST_SAID, placeholder=" …")
-    return text if text.startswith(f"{name}:") else ": ".join(filter(None, (name, text)))
+    return text if text.partition(":")[0].endswith(name) else ": ".join(filter(None, (name, text)))
 
 
 def user_frames(error: BaseException) -> str:
@@ -261,7 +261,10 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    others = [name for name in required if name != "config"]
+    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
+    other_name = spec.config is not None and "config" not in parameters and len(required) == 1
+    config = required[0] if other_name else "config"
+    others = [name for name in required if name != config]
     if others:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(others)}.",
@@ -270,7 +273,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         )
     if required and spec.config is None:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    return found() if "config" not in parameters or spec.config is None else found(config=spec.config)
+    return found() if config not in parameters or spec.config is None else found(**{config: spec.config})
 
 
 @contextlib.contextmanager

@@ -244,6 +244,7 @@ TAKES = "import torch\ndef build({}):\n    return torch.nn.ReLU(), torch.ones({}
     [
         ("config", "config['size']", {"size": 7}),
         ("config=None", "config['size']", {"size": 7}),
+        ("cfg", "cfg['size']", {"size": 7}),
         ("device", "7, device=device", None),
     ],
 )
@@ -256,6 +257,7 @@ def test_a_build_gets_its_config_or_the_device(takes, size, config, load):
     [
         ("config", "build needs a config.", "--config FILE"),
         ("width, depth, size=2", "build needs the arguments width, depth.", "one: config"),
+        ("cfg", "build needs the arguments cfg.", "one: config"),
     ],
 )
 def test_what_a_build_needs_beside_is_asked_for(takes, message, hint, load):
@@ -273,6 +275,7 @@ Traceback (most recent call last):
 CompilationError: at 3:4: no such type
 
 Set X=1"""
+OF_A_WORKER = "Caught it.\nOriginal Traceback (most recent call last):\ntorch.RuntimeError: no such file"
 OF_TORCHSCRIPT = """The following operation failed in the TorchScript interpreter.
 Traceback of TorchScript (most recent call last):
   File "model.py", line 62, in bucket
@@ -287,6 +290,7 @@ RuntimeError: Cannot copy tensors.
     [
         (OF_A_COMPILERS_PROCESS, "RuntimeError: CompilationError: at 3:4: no such type"),
         (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
+        (OF_A_WORKER, "torch.RuntimeError: no such file"),
         (
             "CUDA error: not while capturing\nSearch for `it' in the manual.",
             "RuntimeError: CUDA error: not while capturing",
