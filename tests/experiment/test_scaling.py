@@ -149,8 +149,7 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
     assert known.stack == {}
     assert "ddp, gradient_as_bucket_view: true" in trials.asked
     assert not any("in turn" in name for name in trials.asked)
-    section = next(several_gpus_section(known.record()))
-    assert "nothing on 2 GPUs was faster" in section.blocks[0].text
+    assert "nothing on 2 GPUs was faster" in next(several_gpus_section(known.record())).blocks[0].text
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():

@@ -185,8 +185,7 @@ def test_noise_of_dropout_makes_a_stack_usable_after_all():
         return replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.3, 0.7) if settings else (1.0, 0.9))
 
     trials = Random(speed)
-    known = search(known_of(), trials, moves)
-    assert known.stack == WHOLE
+    assert search(known_of(), trials, moves).stack == WHOLE
     assert trials.settings_of(Kind.STACK) == [PLAIN, WHOLE]
 
 
