@@ -200,8 +200,7 @@ def user_frames(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         # The line that does not parse has no frame: the exception itself names it.
         return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
-    shown = (own or frames)[-_FRAMES_SHOWN:]
-    return "".join(traceback.format_list(shown)) + one_line(error)
+    return "".join(traceback.format_list((own or frames)[-_FRAMES_SHOWN:])) + one_line(error)
 
 
 def _import(module: str, directory: str) -> ModuleType:
@@ -261,11 +260,10 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    # The config may have another name, such as cfg or args, where it is the only argument that is needed.
-    other_name = spec.config is not None and "config" not in parameters and len(required) == 1
-    config = required[0] if other_name else "config"
-    others = [name for name in required if name != config]
-    if others:
+    config = "config"
+    if spec.config is not None and len(required) == 1 and config not in parameters:
+        (config,) = required  # by another name, such as cfg or args
+    if others := [name for name in required if name != config]:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(others)}.",
             "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "

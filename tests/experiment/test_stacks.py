@@ -228,8 +228,7 @@ def test_one_more_draw_of_the_random_numbers_is_seen_before_a_stack_is_refused(l
     trials = Dropout(
         lambda settings: replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, loss if settings else 0.9))
     )
-    known = search(known_of(allow=Numerics.CLOSE), trials, moves)
-    assert (set(PLAIN) <= set(known.stack)) is usable
+    assert (set(PLAIN) <= set(search(known_of(allow=Numerics.CLOSE), trials, moves).stack)) is usable
 
 
 def test_a_compilation_that_crashes_is_weakened_to_the_model_alone():
