@@ -189,7 +189,8 @@ def one_line(error: BaseException) -> str:
         lines = [next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])]
     elif lines and lines[0].startswith("CUDA error: "):
         lines = lines[:1]
-    text = shorten(" ".join(lines), _LONGEST_SAID, placeholder=" …")
+    said = " ".join(lines)
+    text = shorten(said, _LONGEST_SAID, placeholder=" …") if " " in said[:_LONGEST_SAID] else said[:_LONGEST_SAID]
     return text if text.partition(":")[0].endswith(name) else ": ".join(filter(None, (name, text)))
 
 

@@ -275,7 +275,6 @@ Traceback (most recent call last):
 CompilationError: at 3:4: no such type
 
 Set X=1"""
-OF_A_WORKER = "Caught it.\nOriginal Traceback (most recent call last):\ntorch.RuntimeError: no such file"
 OF_TORCHSCRIPT = """The following operation failed in the TorchScript interpreter.
 Traceback of TorchScript (most recent call last):
   File "model.py", line 62, in bucket
@@ -290,7 +289,8 @@ RuntimeError: Cannot copy tensors.
     [
         (OF_A_COMPILERS_PROCESS, "RuntimeError: CompilationError: at 3:4: no such type"),
         (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
-        (OF_A_WORKER, "torch.RuntimeError: no such file"),
+        ("Original Traceback (most recent call last):\ntorch.RuntimeError: no file", "torch.RuntimeError: no file"),
+        (301 * "x", f"RuntimeError: {300 * 'x'}"),
         (
             "CUDA error: not while capturing\nSearch for `it' in the manual.",
             "RuntimeError: CUDA error: not while capturing",
