@@ -110,8 +110,7 @@ class WithoutOptimizer(Classifier):
 
 
 def first_loss(loop):
-    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
-    return float(step(BATCH))
+    return float(make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)(BATCH))
 
 
 def loss_of(module, factor=1.0):

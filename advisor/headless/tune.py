@@ -65,7 +65,7 @@ def tune(
         target=target_of(workload),
         directory=str(Path.cwd()),
         mode=named("mode")(choice_of(Mode))(mode) if mode else None,
-        device=named("device")(device_of)(device),
+        device=named("device")(device_of)(str(device)),
         batch_size=None if batch_size is None else named("batch_size")(count_of)(str(batch_size)),
     )
     request = Request(

@@ -254,8 +254,6 @@ def _add_recipes_of(module: ModuleType, recipes: dict[str, Recipe]) -> None:
 
 
 def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
-    if not isinstance(getattr(recipe, "stage", None), Stage):
-        raise TypeError(f"{type(recipe).__name__} has no stage, or one that is not a Stage")
     if recipe.plan_field and recipe.plan_field not in StepPlan.__dataclass_fields__:
         raise ValueError(f"the plan_field of {type(recipe).__name__} is no field of StepPlan")
     if not _ID.fullmatch(recipe.id):
@@ -265,6 +263,8 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     if any(recipe.key == other.key for other in known.values()):
         raise ValueError(f"the setting {recipe.key} is owned by another recipe")
     Settings({recipe.key: recipe.default})
+    if not recipe.values or not isinstance(getattr(recipe, "stage", None), Stage):
+        raise TypeError(f"{type(recipe).__name__} has no values, or no stage that is a Stage")
     if missing := [heading for heading in HEADINGS if not section_of(card(recipe), heading)]:
         raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
 

@@ -200,9 +200,9 @@ class Recipe:
                 }
             if not hasattr(cls, "stage") and (cls.plan_field or cls.compiles or cls.calls):
                 cls.stage = Stage.COMPILE if cls.compiles else Stage.STEP if cls.plan_field else Stage.MODEL
+            if not cls.values and any(isinstance(value, str) for value in cls.codes):
+                cls.values = tuple(cls.codes)
             if not hasattr(cls, "default"):
-                if not cls.values and any(isinstance(value, str) for value in cls.codes):
-                    cls.values = tuple(cls.codes)
                 cls.default = next(iter(cls.values), False)
             if isinstance(cls.default, bool) and not cls.values:
                 cls.values = (cls.default, not cls.default)

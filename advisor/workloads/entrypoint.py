@@ -189,8 +189,9 @@ def one_line(error: BaseException) -> str:
         lines = [next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])]
     elif lines and lines[0].startswith("CUDA error: "):
         lines = lines[:1]
-    text = shorten(" ".join(lines), _LONGEST_SAID, placeholder=" …")
-    return text if text.startswith(f"{name}:") else ": ".join(filter(None, (name, text)))
+    said = " ".join(lines)
+    text = shorten(said, _LONGEST_SAID, placeholder=" …") if " " in said[:_LONGEST_SAID] else said[:_LONGEST_SAID]
+    return text if text.partition(":")[0].endswith(name) else ": ".join(filter(None, (name, text)))
 
 
 def user_frames(error: BaseException) -> str:
@@ -200,8 +201,7 @@ def user_frames(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         # The line that does not parse has no frame: the exception itself names it.
         return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
-    shown = (own or frames)[-_FRAMES_SHOWN:]
-    return "".join(traceback.format_list(shown)) + one_line(error)
+    return "".join(traceback.format_list((own or frames)[-_FRAMES_SHOWN:])) + one_line(error)
 
 
 def _import(module: str, directory: str) -> ModuleType:
@@ -261,8 +261,10 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     if required == ["device"]:
         return found(torch.device("cpu"))  # models and batches are moved
-    others = [name for name in required if name != "config"]
-    if others:
+    config = "config"
+    if spec.config is not None and len(required) == 1 and config not in parameters:
+        (config,) = required  # by another name, such as cfg or args
+    if others := [name for name in required if name != config]:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(others)}.",
             "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
@@ -270,7 +272,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         )
     if required and spec.config is None:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    return found() if "config" not in parameters or spec.config is None else found(config=spec.config)
+    return found() if config not in parameters or spec.config is None else found(**{config: spec.config})
 
 
 @contextlib.contextmanager

@@ -81,8 +81,7 @@ def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(
     budget.learn(TUNED, 240.0)
     budget.learn(DEFAULT, 90.0)
     assert budget.compile_s == 60.0
-    other = Settings({"compile.mode": "reduce-overhead"})
-    assert budget.expected_s(other) == 60.0
+    assert budget.expected_s(Settings({"compile.mode": "reduce-overhead"})) == 60.0
 
 
 def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_least(clock):

@@ -222,8 +222,7 @@ def test_what_took_turns_takes_them_again_when_it_is_tried_again(tmp_path):
 
 
 def test_what_the_command_line_accepts_needs_no_consent_later(tmp_path):
-    without = session_of(tmp_path, third="CHANGED").run()
-    assert THIRD not in without.state.stack.settings
+    assert THIRD not in session_of(tmp_path, third="CHANGED").run().state.stack.settings
     accepted = session_of(tmp_path, third="CHANGED", accept=(("third", None),)).run()
     assert accepted.state.stack.settings == ALL
     assert accepted.state.decisions == {"third": Decision.ACCEPTED}

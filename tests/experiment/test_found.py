@@ -219,8 +219,7 @@ def test_the_value_that_is_accepted_is_tried_and_exported(tmp_path, faster):
     trials = FakeTrials(speed, facts=fed(iterable_dataset=True))
     accept = (("num_workers", 2),)
     run = FakeRun(tmp_path, speed, trials=trials, only=("num_workers",), accept=accept, budget_s=40.0).run()
-    tried = {event.settings.get("data.num_workers") for event in run.posted(events.RunMeasured)}
-    assert tried == {None, 2}
+    assert {event.settings.get("data.num_workers") for event in run.posted(events.RunMeasured)} == {None, 2}
     assert exported(run.state, tmp_path)[0] == {"data.num_workers": 2}
     assert not [said.text for said in run.state.messages if "num_workers" in said.text]
 

@@ -63,8 +63,7 @@ def test_timing_kernels_and_fresh_interpreters_cost_more(trials):
     known = known_of(gpu_facts())
     trials.bench.budget.interpreter_s = 7.0
     assert trials.cost_s(stack_move(Settings(CUDNN.settings)), known) > 3.0
-    fresh = Settings({"memory.allocator": "expandable_segments"})
-    assert trials.cost_s(stack_move(fresh), known) == 10.0
+    assert trials.cost_s(stack_move(Settings({"memory.allocator": "expandable_segments"})), known) == 10.0
 
 
 def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
@@ -72,8 +71,7 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
     assert trials.reserve_s(known_of(gpu_facts())) == 0.0
     assert trials.reserve_s(known) == pytest.approx(1.2 * 6.0)
     trials.bench.budget.learn(STACK.merged({"compile.mode": "default"}), 90.0)
-    slow = with_stack(WHOLE)
-    assert trials.reserve_s(slow) <= 20.0
+    assert trials.reserve_s(with_stack(WHOLE)) <= 20.0
     proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
     assert trials.reserve_s(proven) == 0.0
 
@@ -137,8 +135,7 @@ def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
 @pytest.mark.parametrize(("gain", "started"), [(POLICY.large_gain, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_priority(trials, gain, started):
     trials.clock.now = 88.0
-    cold = WHOLE.without(BF16.key)
-    assert trials.affords(stack_move(cold, gain), known_of(gpu_facts())) is started
+    assert trials.affords(stack_move(WHOLE.without(BF16.key), gain), known_of(gpu_facts())) is started
 
 
 def test_no_trial_may_run_much_longer_than_the_budget(trials):

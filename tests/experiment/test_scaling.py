@@ -149,8 +149,7 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
     assert known.stack == {}
     assert "ddp, gradient_as_bucket_view: true" in trials.asked
     assert not any("in turn" in name for name in trials.asked)
-    section = next(several_gpus_section(known.record()))
-    assert "nothing on 2 GPUs was faster" in section.blocks[0].text
+    assert "nothing on 2 GPUs was faster" in next(several_gpus_section(known.record())).blocks[0].text
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
@@ -201,8 +200,7 @@ def test_what_changes_results_is_priced_and_not_taken():
 
     texts = {"varying_shapes": True, "loader": loader_facts()}
     known, _ = searched(alike, **texts)
-    priced = next(row for row in known.record().rows if "length_bucketing" in row.name)
-    assert "consent" in priced.reason
+    assert "consent" in next(row for row in known.record().rows if "length_bucketing" in row.name).reason
     assert "parallel.length_bucketing" not in known.stack
     allowed, _ = searched(alike, allow=Numerics.CHANGED, **texts)
     assert allowed.stack["parallel.length_bucketing"] is True

@@ -73,8 +73,7 @@ def test_what_is_confirmed_stays_unless_the_whole_interval_of_another_lies_above
 def test_every_setting_of_the_stack_gets_a_contribution():
     known, _ = found_by(EVERYTHING_HELPS)
     for candidate, factor in ((BF16, 1.5), (LAST, 1.2), (FUSED, 1.05), (GRAPH, 1.3), (WITH_LOSS, 1.4)):
-        record = known.record(candidate)
-        assert record.contribution.speedup == pytest.approx(factor, rel=0.01)
+        assert known.record(candidate).contribution.speedup == pytest.approx(factor, rel=0.01)
 
 
 def test_contributions_that_cost_no_compilation_come_before_exotic_settings():

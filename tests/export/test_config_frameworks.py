@@ -68,8 +68,7 @@ def test_lightning_cli_with_an_optimizer(tmp_path, monkeypatch):
     settings = {**TUNED, "backends.cudnn_benchmark": True, "backends.deterministic": False}
     cli = cli_of(written("lightning_cli_optimizer.yaml", tmp_path, settings), monkeypatch, tmp_path)
     assert (cli.trainer.precision, cli.trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
-    optimizer = cli.model.configure_optimizers()[0][0]
-    assert optimizer.defaults["fused"] is True
+    assert cli.model.configure_optimizers()[0][0].defaults["fused"] is True
 
 
 def test_hydra_composes_and_makes_what_the_config_says(tmp_path):

@@ -360,8 +360,7 @@ def test_shapes_beyond_the_eighth_run_as_usual_and_a_recapture_or_a_loaded_state
 def test_settings_of_a_loader_make_one_loader(catalog, tmp_path):
     settings = {**WORKERS, "data.batch_size": 8, "data.num_workers": 1}
     workload = replace(PAIR, facts=replace(FACTS, loader=LOADER))
-    source = python_source(catalog, settings, "train", workload)
-    assert source.count("DataLoader(") == 1
+    assert python_source(catalog, settings, "train", workload).count("DataLoader(") == 1
     module, model = module_of(catalog, settings, "train", workload), model_of()
     dataset = TensorDataset(torch.arange(32.0))
     optimizer = torch.optim.SGD(model.parameters())
@@ -383,8 +382,7 @@ def test_settings_of_a_loader_make_one_loader(catalog, tmp_path):
     _, _, loader = module.prepare(model, optimizer, DataLoader(files))
     assert loader.dataset is not files
     torch.testing.assert_close(next(iter(loader))[0], next(iter(DataLoader(files)))[0], rtol=0, atol=2 / 255)
-    without = python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
-    assert "make batches of 8 samples" in without
+    assert "make batches of 8 samples" in python_source(catalog, {"data.batch_size": 8}, "train", PAIR)
     iterable = replace(FACTS, loader=replace(LOADER, iterable_dataset=True))
     assert "sampler" not in python_source(catalog, settings, "train", replace(PAIR, facts=iterable))
 
@@ -466,5 +464,4 @@ def test_recipes_of_third_parties_find_their_place():
     assert "    #     loss = loss * 2\n" in source
     assert "in the loop:" not in source
     assert source.index("# Twice.\ndef marked") < source.index("def prepare")
-    module = module_of(catalog, settings, "train", PAIR)
-    assert module.prepare(model_of())[0].marked == (2, "cpu", True)
+    assert module_of(catalog, settings, "train", PAIR).prepare(model_of())[0].marked == (2, "cpu", True)

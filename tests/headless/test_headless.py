@@ -69,8 +69,7 @@ def test_the_share_never_falls_and_only_the_end_is_all_of_it():
     back = [events.ProgressMade(share, 9.0) for share in (0.4, 1.0, 0.2)]
     lines = progress_of([*(line for event in back for line in (event, events.Said("so"))), sample_history()[-1]])
     assert [line[:7] for line in lines] == ["[ 40 %,", "[ 99 %,", "[ 99 %,", "[100 %]"]
-    cancelled = progress_of([back[0], cancelled_history()[-1]])
-    assert cancelled == ["[ 40 %] interrupted after 19.0 s"]
+    assert progress_of([back[0], cancelled_history()[-1]]) == ["[ 40 %] interrupted after 19.0 s"]
 
 
 def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():

@@ -149,8 +149,7 @@ def test_a_slow_start_pays_back_after_some_steps(judge):
     def steps_of(run, judge=judge):
         return steps_to_break_even(judge.with_run(BF16, run), BF16, run)
 
-    slow_start = result(5.0, warmup_s=10.0, warmup_steps=0)
-    assert steps_of(slow_start) == pytest.approx(2000, rel=0.02)
+    assert steps_of(result(5.0, warmup_s=10.0, warmup_steps=0)) == pytest.approx(2000, rel=0.02)
     assert steps_of(result(5.0)) == 0
     assert steps_of(result(20.0)) is None
     # A run that was disturbed says nothing of the steps that turns have shown to be faster.

@@ -174,8 +174,7 @@ def test_a_reference_that_is_not_finite_says_nothing(bad):
     ],
 )
 def test_what_the_users_own_settings_round_to(changes, rounding):
-    plain = {"families": {"linear": 1}}
-    assert own_rounding(CATALOG, cpu_facts(**plain | changes).workload) == rounding
+    assert own_rounding(CATALOG, cpu_facts(**{"families": {"linear": 1}} | changes).workload) == rounding
 
 
 def test_pytorchs_own_values_bring_no_rounding():

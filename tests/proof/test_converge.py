@@ -37,8 +37,7 @@ def folder(tmp_path, monkeypatch):
 def test_weights_whose_small_updates_are_lost_are_told_from_autocast(folder, capsys):
     options = ["m.py:build", "--steps", "150", "--seeds", "1"]
     assert parse(["converge", "autocast.yaml", *options])() == ExitCode.OK
-    said = capsys.readouterr().out
-    assert "learns as well" in said
+    assert "learns as well" in capsys.readouterr().out
     assert parse(["converge", "weights.yaml", *options, "--json"])() == ExitCode.NOT_WORTH_IT
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "learns worse"

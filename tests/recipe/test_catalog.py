@@ -46,6 +46,12 @@ def test_a_recipe_has_its_files_name_and_its_cards_title_and_class_unless_it_say
     assert catalog["changed"].values == (False, True)
 
 
+def test_the_values_of_a_recipe_are_the_words_in_its_codes(tmp_path):
+    words = 'default = "b"\n    codes = {"a": "", "b": ""}'
+    catalog = catalog_with(tmp_path, mine=recipe_text("mine").replace("default = False", words))
+    assert catalog["mine"].values == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -58,7 +64,8 @@ def test_a_recipe_has_its_files_name_and_its_cards_title_and_class_unless_it_say
         (recipe_text("Other"), "'Other' is not an id"),
         (recipe_text("other", card='"""Only a title"""'), "lacks What it does, Why it helps, When it does not"),
         (recipe_text("other").replace("default = False", "default = []"), "is a list"),
-        (recipe_text("other").replace("Stage.MODEL", "'model'"), "one that is not a Stage"),
+        (recipe_text("other").replace("Stage.MODEL", "'model'"), "no stage that is a Stage"),
+        (recipe_text("other").replace("default = False", "default = 4"), "has no values"),
     ],
 )
 def test_a_broken_recipe_is_a_problem_and_the_others_load(tmp_path, text, problem):

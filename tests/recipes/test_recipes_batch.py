@@ -225,8 +225,7 @@ def test_a_package_that_is_missing_is_named():
     model = net()
     with pytest.raises(RefusedError, match="timm"):
         by_apply("large_batch_optimizer", "lars", model, torch.optim.SGD(model.parameters()))
-    large = gpu_facts(batch_size=8192)
-    assert "pip install timm" in reason("large_batch_optimizer", large)
+    assert "pip install timm" in reason("large_batch_optimizer", gpu_facts(batch_size=8192))
 
 
 @pytest.mark.parametrize(("cls", "value"), [(torch.optim.SGD, "lars"), (torch.optim.AdamW, "lamb")])

@@ -34,8 +34,7 @@ def gain(recipe_id, value, facts):
 def test_a_figure_is_a_believable_factor(recipe):
     for name, facts in all_facts():
         for value in recipe.values:
-            figure = recipe.expected_gain(facts, value)
-            assert 0.2 < figure <= 10.0, (name, value)
+            assert 0.2 < recipe.expected_gain(facts, value) <= 10.0, (name, value)
 
 
 def test_no_change_gains_nothing():

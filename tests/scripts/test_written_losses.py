@@ -125,6 +125,13 @@ def test_what_a_round_leaves_to_the_next_and_other_models_leave_the_body_whole(b
     assert loop.step is not None
 
 
+def test_a_round_of_several_batches_stays_whole(script):
+    steps = "    for part in range(4):\n        x, y = next(rounds)\n        (model(x) - y).abs().mean().backward()\n"
+    head = "rounds = iter(loader)\nfor step in range(9):\n    optimizer.zero_grad()\n"
+    loop, _ = script(f"{GIVEN}{head}{steps}    optimizer.step()\n")
+    assert loop.step is not None
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -142,8 +142,7 @@ def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id,
 @pytest.fixture
 def compiled(eager_backend, fresh_compiler):
     model = Net()
-    optimizer = adamw(model)
-    return (*Tuning(COMPILED).prepare(model, optimizer), model)
+    return (*Tuning(COMPILED).prepare(model, adamw(model)), model)
 
 
 @pytest.mark.compile

@@ -57,8 +57,7 @@ def test_a_resident_batch_is_converted_in_every_step_as_new_ones_would_be(plan, 
 
     components = Components(Model(), None, torch.ones(2, 3, 4, 4), StepPlan(Mode.INFER, "cpu", **plan), None)
     feed = feed_of(components, 0)
-    samples = stepper(make_step(components, None), feed, 1)(3)
-    assert samples == 6
+    assert stepper(make_step(components, None), feed, 1)(3) == 6
     assert feed.next().dtype is torch.float32
     assert feed.next().is_contiguous()
     assert [images is feed.next() for images in seen] == [not converted] * 3

@@ -132,8 +132,7 @@ def test_the_tables_hold_operators_and_no_ranges():
 
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
-    recording = record_step(PLAIN, train_step(), quick_feed(), trace_path=path)
-    assert recording.trace_path == path
+    assert record_step(PLAIN, train_step(), quick_feed(), trace_path=path).trace_path == path
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}

@@ -244,6 +244,7 @@ TAKES = "import torch\ndef build({}):\n    return torch.nn.ReLU(), torch.ones({}
     [
         ("config", "config['size']", {"size": 7}),
         ("config=None", "config['size']", {"size": 7}),
+        ("cfg", "cfg['size']", {"size": 7}),
         ("device", "7, device=device", None),
     ],
 )
@@ -256,6 +257,7 @@ def test_a_build_gets_its_config_or_the_device(takes, size, config, load):
     [
         ("config", "build needs a config.", "--config FILE"),
         ("width, depth, size=2", "build needs the arguments width, depth.", "one: config"),
+        ("cfg", "build needs the arguments cfg.", "one: config"),
     ],
 )
 def test_what_a_build_needs_beside_is_asked_for(takes, message, hint, load):
@@ -287,6 +289,8 @@ RuntimeError: Cannot copy tensors.
     [
         (OF_A_COMPILERS_PROCESS, "RuntimeError: CompilationError: at 3:4: no such type"),
         (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
+        ("Original Traceback (most recent call last):\ntorch.RuntimeError: no file", "torch.RuntimeError: no file"),
+        (301 * "x", f"RuntimeError: {300 * 'x'}"),
         (
             "CUDA error: not while capturing\nSearch for `it' in the manual.",
             "RuntimeError: CUDA error: not while capturing",

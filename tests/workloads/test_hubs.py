@@ -218,8 +218,7 @@ def test_inputs_that_cannot_be_made_up_are_named():
     with pytest.raises(TargetError) as error:
         normalise(Needy(), TargetSpec("mine:model", "/"))
     assert "tokens, lengths" in error.value.hint
-    loop = normalise(Needy(), TargetSpec("mine:model", "/", input_shape=(2, 9)))
-    assert "tokens, lengths" in loop.hint
+    assert "tokens, lengths" in normalise(Needy(), TargetSpec("mine:model", "/", input_shape=(2, 9))).hint
 
 
 # --- the batch's size -----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
         said = [f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"]
     if steps > 1:
         said.append(f"each step is one of the {steps} that the Trainer accumulates")
-    clip = trainer.gradient_clip_val
+    clip = trainer.gradient_clip_val or None
     if clip and trainer.gradient_clip_algorithm == "value":
         clip = None
         said.append("the Trainer clips gradients by value, which is left out")
@@ -108,10 +108,7 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
         return replace(found, step=_by_hand(module, training_step), models=[module], optimizers=optimizers)
     autocast = _AUTOCAST.get(str(trainer.precision))
     current = {"precision.autocast": autocast} if autocast else {}
-    clip_grad = clip or None
-    return replace(
-        found, model=module, loss=training_step, optimizer=optimizers[0], clip_grad=clip_grad, current=current
-    )
+    return replace(found, model=module, loss=training_step, optimizer=optimizers[0], clip_grad=clip, current=current)
 
 
 def _loader(module: Any, trainer: Any) -> Any:

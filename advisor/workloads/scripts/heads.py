@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any, ClassVar
 
 from advisor.python.loops import FoundLoop
-from advisor.python.trees import functions_that, holds, name_called, names_called, value_of
+from advisor.python.trees import Loop, functions_that, holds, name_called, names_called, value_of, walk
 from advisor.workloads.scripts.seen import Seen, same_values
 
 _HEAD = "__perf_advisor_head__"
@@ -98,10 +98,11 @@ def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
     """The name of the batch that a loop reads with one ``next``. That statement is taken out. None without one."""
     lines = {line for code, line in seen.reads if code is loop.where.code and holds(loop.statement, line)}
+    inner = [one for one in walk(loop.statement.body) if isinstance(one, Loop)]
     for place, one in enumerate(block):
         match one.body[0] if isinstance(one, ast.Try) else one:
             case ast.Assign([target], ast.Call() as call) as read if name_called(call) == "next":
-                if lines == {read.lineno}:
+                if lines == {read.lineno} and not any(holds(one, read.lineno) for one in inner):
                     del block[place]
                     return target
     return None

@@ -71,8 +71,7 @@ def test_trials_are_forked_from_one_build_and_leave_it_as_it_was(built, tmp_path
 def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
     runner, told, spec = built(building(body))
     assert problem in told
-    result = run(runner, spec)
-    assert result.measured is ("group" in body)
+    assert run(runner, spec).measured is ("group" in body)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="building may use the GPU")

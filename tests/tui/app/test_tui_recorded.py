@@ -134,8 +134,7 @@ def test_open_without_a_name_shows_the_latest_session(monkeypatch):
 def test_a_session_to_resume_comes_after_the_first_picture(monkeypatch):
     past = open_session(journaled(sample_history()))
     monkeypatch.setattr(launch.Runner, "prepare", lambda: None)  # the fork server would be started for nothing
-    app = launch.open_app(sample_request(), Outputs(), past)
-    assert app.context.control is None
+    assert launch.open_app(sample_request(), Outputs(), past).context.control is None
     with pytest.raises(UsageError, match="recipe folder"):  # before anything is drawn
         launch.open_app(replace(sample_request(), recipe_folders=("missing",)), Outputs(), past)
 
