@@ -76,7 +76,7 @@ class Adapter:
 def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
     """The error for a name that a library does not have, with the nearest of its names."""
     names = sorted(set(known))
-    near = get_close_matches(name, names, _NAMES_SHOWN)
+    near = get_close_matches(name, names, _NAMES_SHOWN) or [one for one in names if name.lower() in one][:_NAMES_SHOWN]
     some = f"It has {len(names)}, such as {', '.join(names[:_NAMES_SHOWN])}."
     return TargetError(f"{library} has no model {name!r}.", f"Did you mean {', '.join(near)}?" if near else some)
 
