@@ -29,18 +29,7 @@ from advisor.figures.stats import (
 )
 from advisor.judging.numerics import Spread, compare_numerics, spread_of, why_unusable
 from advisor.judging.objective import Goal, Yardstick
-from advisor.judging.runs import (
-    DEVICE_BOUND,
-    FED,
-    FED_IN_TIME,
-    Turns,
-    as_one,
-    is_captured,
-    mean_speed,
-    rates,
-    speed,
-    undisturbed,
-)
+from advisor.judging.runs import DEVICE_BOUND, FED, Turns, as_one, is_captured, mean_speed, rates, speed, undisturbed
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
@@ -167,8 +156,7 @@ class Judge:
         groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
         groups += [] if captured else [self._timed_unchanged]
         # Only the loader makes a replayed graph vary.
-        of_host = captured and self.prior not in (FED, FED_IN_TIME)
-        prior = min(self.prior, DEVICE_BOUND) if of_host else self.prior
+        prior = min(self.prior, DEVICE_BOUND) if captured and self.prior not in FED else self.prior
         return process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
 
     @property
@@ -361,31 +349,20 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
     """The fields that trials and stacks share. A failed one has only the numerics that made it fail."""
     if not result.measured:
         return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
-    step_ms, rate = judge.speed(settings)
+    (step_ms, rate), (_, baseline_rate) = judge.speeds(settings)
+    like_baseline_s = step_ms / 1e3 * rate / baseline_rate  # as many samples, at the baseline's rate
+    extra_s = _overhead_s(result) - _overhead_s(judge.baseline)
     return {
         "comparison": judge.compare(settings),
         "numerics": judge.numerics(settings),
-        "break_even_steps": steps_to_break_even(judge, settings, result),
+        "break_even_steps": break_even_steps(extra_s, like_baseline_s, step_ms / 1e3) if settings else 0,
         "step_ms": step_ms,
         "samples_per_s": rate,
         "confirmed": judge.took_turns(settings) and judge.holds_where_busy(settings),
     }
 
 
-def steps_to_break_even(judge: Judge, settings: Settings, result: TrialResult) -> int | None:
-    """After how many steps a slower start pays off; None if a step is not faster.
-
-    The speeds come from the comparison, the start-up time from ``result``.
-    """
-    if not settings:
-        return 0
-    (step_ms, rate), (_, baseline_rate) = judge.speeds(settings)
-    steps_like_baseline_s = step_ms / 1e3 * rate / baseline_rate
-    extra_s = overhead_s(result, speed(result)[0]) - overhead_s(judge.baseline, speed(judge.baseline)[0])
-    return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
-
-
-def overhead_s(result: TrialResult, step_ms: float) -> float:
+def _overhead_s(result: TrialResult) -> float:
     """Seconds of the start (applying, compiling, warming up) beyond the time of its steps in the steady state."""
     start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
-    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)
+    return max(0.0, start_s - result.warmup_steps * speed(result)[0] / 1e3)

@@ -13,9 +13,9 @@ from advisor.records import Block, Facts, TrialResult, Value
 # Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
 # two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
 # host-bound ones within 2 to 5 % and now and then a third apart, those that wait for a loader within 5 to 10 %. One
-# that is in time for the baseline may be late for a faster step. Before the instrumented pass nobody knows which of
-# them a step is.
-DEVICE_BOUND, FED_IN_TIME, _UNKNOWN, _HOST_BOUND, FED, _ON_CPU = 0.01, 0.02, 0.025, 0.04, 0.05, 0.03
+# that is in time for the baseline may be late for a faster step. Which a step is, the instrumented pass shows first.
+DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _ON_CPU = 0.01, 0.025, 0.04, 0.03
+FED = _FED_IN_TIME, _FED_LATE = 0.02, 0.05
 _BUSY = 0.7
 # The same of two live processes that take turns, which share the machine's drift; of many pairs, so of more degrees.
 IN_TURN = ProcessSpread(0.012, 30.0)
@@ -86,10 +86,10 @@ def prior_spread(facts: Facts) -> float:
         return _ON_CPU
     busy, has_loader = facts.profile.device_busy_share if facts.profile else None, facts.workload.loader is not None
     if busy is None:
-        return FED if has_loader else _UNKNOWN
+        return _FED_LATE if has_loader else _UNKNOWN
     if busy < _BUSY:
-        return FED if has_loader else _HOST_BOUND
-    return FED_IN_TIME if has_loader else DEVICE_BOUND
+        return _FED_LATE if has_loader else _HOST_BOUND
+    return _FED_IN_TIME if has_loader else DEVICE_BOUND
 
 
 def is_captured(settings: Mapping[str, Value]) -> bool:

@@ -413,22 +413,16 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRecord:
-    """The user's own settings, measured.
-
-    ``half_width`` is half the width of the 95 % interval of its speed, as a share: of one run, what other machines
-    showed. ``memory_floor`` and ``energy_floor`` are the relative differences in peak memory and in energy that
-    identical runs showed; 0 where there was one run only. ``runs`` is how many there were. ``apart``: the slowest took
-    longer by this share than the fastest.
-    """
+    """The user's own settings, measured. Differences are relative, and 0 where there was one run only."""
 
     result: TrialResult
     step_ms: float
     samples_per_s: float
-    half_width: float = 0.0
-    memory_floor: float = 0.0
-    energy_floor: float = 0.0
-    runs: int = 2
-    apart: float = 0.0
+    half_width: float = 0.0  # of the 95 % interval of its speed, as a share: of one run, what other machines showed
+    memory_floor: float = 0.0  # the difference in peak memory that identical runs showed
+    energy_floor: float = 0.0  # the same in energy
+    runs: int = 2  # how many there were
+    apart: float = 0.0  # the slowest took longer by this share than the fastest
 
 
 @dataclass(frozen=True, slots=True)

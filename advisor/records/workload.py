@@ -1,6 +1,5 @@
 """The facts of a workload: its parts, the profile of its time, and the findings in its source."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from advisor.records.hardware import Hardware
@@ -8,15 +7,7 @@ from advisor.records.kinds import Bottleneck, Mode, Value
 
 # The compute capability from which a GPU's tensor cores take a type. CUDA C++ Programming Guide, "Compute
 # Capabilities"; tf32 is the form in which they take float32.
-TENSOR_CORES_SINCE: Mapping[str, tuple[int, int]] = {
-    "float16": (7, 0),
-    "bfloat16": (8, 0),
-    "tf32": (8, 0),
-    "float8": (8, 9),
-}
-
-
-_BY_OWN_STEP = "tuning.own_step captures a function that does all of it"
+TENSOR_CORES_SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "tf32": (8, 0), "float8": (8, 9)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +138,10 @@ class WorkloadFacts:
         places = {kind: [one for one in self.places if one.kind == kind] for kind in ("loop", "forward", "step")}
         if self.capture_problem or not places["loop"]:
             return self.capture_problem
-        if len(places["forward"]) > 1:
-            return f"the loop has several forward passes; {_BY_OWN_STEP}"
         problem = places["step"][0].problem if len(places["step"]) == 1 else "the step was not seen in one block"
-        return problem and f"{problem}; {_BY_OWN_STEP}"
+        if len(places["forward"]) > 1:
+            problem = "the loop has several forward passes"
+        return problem and f"{problem}; tuning.own_step captures a function that does all of it"
 
     @property
     def takes_arguments_only(self) -> bool:

@@ -45,9 +45,9 @@ def program(lines: str, *arguments: object) -> list[str]:
 
 def import_main(connection: Connection, log_path: str) -> ModuleType:
     """The module of a trial's stages, which imports PyTorch. If that fails, send the reason, and end the process."""
-    from advisor.trial import preload  # a fresh interpreter starts as the fork server did
-
-    failure: BaseException | None = preload.FAILURE
+    # A fork server that lacks paths which the session added, as a notebook does, has not imported it.
+    preload = sys.modules.get("advisor.trial.preload")
+    failure: BaseException | None = preload.FAILURE if preload is not None else None
     if failure is None:
         try:
             return importlib.import_module("advisor.trial.main")
@@ -82,6 +82,8 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
 
 def resume(channel: int, told: int) -> None:
     """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
+    import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
+
     connection = Connection(channel)
     with os.fdopen(told, "rb") as file:
         spec, asked_at = pickle.load(file)  # noqa: S301 - written by this process

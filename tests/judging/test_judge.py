@@ -8,7 +8,7 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import result_at
 
-from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, stack_record, steps_to_break_even, trial_record
+from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, stack_record, trial_record
 from advisor.judging.objective import Goal
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.catalog import load_catalog
@@ -147,7 +147,7 @@ def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
 
 def test_a_slow_start_pays_back_after_some_steps(judge):
     def steps_of(run, judge=judge):
-        return steps_to_break_even(judge.with_run(BF16, run), BF16, run)
+        return record(judge, run).break_even_steps
 
     assert steps_of(result(5.0, warmup_s=10.0, warmup_steps=0)) == pytest.approx(2000, rel=0.02)
     assert steps_of(result(5.0)) == 0

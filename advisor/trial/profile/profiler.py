@@ -164,8 +164,6 @@ _PICK = {"embedding", "_embedding_bag", "gather", "index", "index_select", "take
 _PLACE = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}
 # Overwrite what they are given without reading it.
 _OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
-
-
 # What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
 _FROM_PYTHON = {"lift_fresh", "lift_fresh_copy", "lift"}
 

@@ -216,3 +216,7 @@ def test_an_import_that_ends_python_is_told_as_that(imports_for_long, name):
     imports_for_long(0, f"os.kill(os.getpid(), {getattr(signal, name):d})")
     with pytest.raises(OSError, match="python -c 'import torch'"):
         fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))
+
+
+def test_a_trial_runs_where_the_fork_server_lacks_the_paths_to_import_us(spec, imports_nothing):
+    assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
