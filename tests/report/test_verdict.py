@@ -10,7 +10,17 @@ from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, LeftOut, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.records import (
+    Combination,
+    Comparison,
+    LeftOut,
+    Numerics,
+    NumericsResult,
+    Outcome,
+    RoundTimes,
+    StackRecord,
+    TrialResult,
+)
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
 
 
@@ -80,6 +90,21 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
     assert no_result(state)[1], "all were judged"
+
+
+def test_the_most_promising_setting_may_be_used_and_seems_faster():
+    state = session(lambda r: r)
+    wide = Comparison(1.3, 0.8, 2.1)
+    state.trials = {name: replace(record, comparison=wide) for name, record in state.trials.items()}
+    state.trials = {name: state.trials[name] for name in ("autocast=bfloat16", "fused_optimizer=fused")}
+    assert "the most promising, autocast=bfloat16, reads 1.30x" in no_result(state)[0]
+    changed = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 8.2, "the losses differ")
+    state.trials["autocast=bfloat16"] = replace(state.trials["autocast=bfloat16"], numerics=changed)
+    assert "the most promising, fused_optimizer=fused, reads 1.30x" in no_result(state)[0]
+    slower = Comparison(0.76, 0.28, 2.07)
+    state.trials = {name: replace(record, comparison=slower) for name, record in state.trials.items()}
+    reason = "it is unclear whether anything helps: more budget or a machine without other programs decides"
+    assert no_result(state) == (reason, False)
 
 
 def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open():
