@@ -94,6 +94,17 @@ def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, scrip
         assert names["seen"].index(id(names["runs"][1].model)) >= len(names["seen"]) - 2
 
 
+@pytest.mark.parametrize("step", [STEP, STEP.replace("nn.utils.clip_grad_value_(model.parameters(), 1e9); ", "")])
+def test_a_script_of_one_round_has_its_parts_measured_or_says_that_it_ends(step, script):
+    """As with --dry-run, which the examples of PyTorch have."""
+    loop, _ = script(f"for x, y in loader:\n    {step}\n    break\n")
+    if "clip" not in step:
+        assert batches(loop, 2)
+    else:
+        with pytest.raises(TargetError, match="has come to its end"):
+            batches(loop, 2)
+
+
 def test_batches_that_can_be_read_only_once_are_repeated(script):
     """As of the Annotated Transformer: `run_epoch(data_gen(V, 30, 20), ...)`."""
     loop, names = script(f"""

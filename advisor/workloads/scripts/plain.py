@@ -20,7 +20,7 @@ from advisor.step.loader import length_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.running import ScriptStep
+from advisor.workloads.scripts.running import Pause, ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, parameters_in, same_values
 from advisor.workloads.scripts.written import written_parts
 
@@ -105,9 +105,9 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> tuple[ScriptStep, Any]:
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
         head.goes_on = head is heads[-1]
-    assert seen.pause is not None, "the script was left in a round"
     place = loop.place if loop else next(f"{where.file}:{where.line}" for where in seen.frames if where.is_users)
-    step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
+    ended = Pause()  # a script that was not paused has ended after its only round, as a dry run does
+    step = ScriptStep(seen.script, place, seen.pause or ended, seen.iterators, seen.optimizers)
     step.loop = loop
     return step, GivenBatches(itertools.count, "the script's own loop") if seen.loader is None else seen.loader
 
