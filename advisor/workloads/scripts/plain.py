@@ -39,7 +39,8 @@ def workload_of(seen: Seen) -> Any:
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
     workload = plain or _whole(loop, seen)
-    workload.whole_round = _rounds_of(loop, seen)
+    if seen.pause is not None:  # else the script has ended after its only round, as a dry run does
+        workload.whole_round = _rounds_of(loop, seen)
     return workload
 
 
@@ -106,8 +107,7 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> tuple[ScriptStep, Any]:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
         head.goes_on = head is heads[-1]
     place = loop.place if loop else next(f"{where.file}:{where.line}" for where in seen.frames if where.is_users)
-    ended = Pause()  # a script that was not paused has ended after its only round, as a dry run does
-    step = ScriptStep(seen.script, place, seen.pause or ended, seen.iterators, seen.optimizers)
+    step = ScriptStep(seen.script, place, seen.pause or Pause(), seen.iterators, seen.optimizers)
     step.loop = loop
     return step, GivenBatches(itertools.count, "the script's own loop") if seen.loader is None else seen.loader
 
