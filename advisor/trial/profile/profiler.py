@@ -146,6 +146,7 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
     products = f"{format_percent(share)} of this machine's {measured.ceiling_dtype} matrix-product rate"
+    products = "no matrix product" if measured.flops_per_step == 0 else products
     copies = "" if moved is None else f"{format_percent(moved)} of the rate of a copy in memory"
     if share is None and moved is None and measured.flops_per_step != 0:
         return None, "how much a step computes and moves, or how fast this machine does either, was not measured"
@@ -154,8 +155,6 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
         return None, f"probably many small operators, or other programs: the step reaches {reached}"
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
         return Bottleneck.COMPUTE, f"the step reaches {products}"
-    if measured.flops_per_step == 0:
-        products = "no matrix product"
     return Bottleneck.MEMORY, f"the device is busy and the step reaches {copies or f'only {products}'}"
 
 
