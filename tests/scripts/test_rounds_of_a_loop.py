@@ -189,6 +189,30 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
     assert left.share > 0.5
 
 
+def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):
+    """As of MoCo, whose second encoder gets none."""
+    loop, _ = script("""
+        class Pair(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.other = nn.Linear(1, 1), nn.Linear(1, 1).requires_grad_(False)
+            def forward(self, x):
+                with torch.no_grad():
+                    key = self.other(x)
+                return self.one(x) - key
+        model = Pair()
+        optimizer = torch.optim.SGD(model.one.parameters(), lr=1e-4)
+        for x, y in loader:
+            output = model(x)
+            loss = (output - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """)
+    body, data = loop.whole_round
+    assert not [one for one in WholeRounds(body, lambda: None).times(data).left_out if one.evaluates]
+
+
 def test_a_round_that_fails_has_no_times(script):
     loop, names = script(
         f"for x, y in loader:\n    {STEP}\n    seen.index('here') if len(seen) > 9 else seen.append(1)\n"
