@@ -19,7 +19,7 @@ def chunk_loss(model: torch.nn.Module) -> None:
 
 def large_head(model: torch.nn.Module) -> torch.nn.Linear | None:
     """The last layer of a model, if it is PyTorch's linear one with the outputs of a large vocabulary."""
-    layers = [module for module in model.modules() if [*module.parameters(recurse=False)]]
+    layers = [module for module in model.modules() if [*module.named_parameters(recurse=False)]]
     last = layers[-1] if layers else None
     return last if type(last) is torch.nn.Linear and last.out_features >= _LARGE else None
 

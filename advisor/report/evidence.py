@@ -49,7 +49,7 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     verified, comparison = state.verification, stack.comparison if stack else None
     low, high = (comparison.ci_low / _AGREES, comparison.ci_high * _AGREES) if comparison else (0.0, math.inf)
     if verified and not (verified.speedup and low <= verified.speedup <= high):
-        caveats.append(f"The exported file is {figures.verified_words(verified)}.")
+        caveats.append(f"The exported file is {figures.verified_words(verified).rstrip('.')}.")
     if caveats:
         yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
 

@@ -95,7 +95,9 @@ def no_result(state: SessionState) -> tuple[str, bool]:
     A finding says something about the settings. Otherwise they are undecided.
     """
     tried = figures.candidates_tried(state)
-    own = [(one.candidate.name, figures.effect_of(one)) for one in tried]
+    # Those that change more than their recipe promises stay out, however fast: more budget would decide nothing.
+    sound = (one for one in tried if not (one.numerics and one.numerics.worse_than_declared))
+    own = [(one.candidate.name, figures.effect_of(one)) for one in sound]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
     if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
@@ -103,7 +105,8 @@ def no_result(state: SessionState) -> tuple[str, bool]:
     best = ""
     if undecided and state.goal.by_time:
         name, found = max(undecided, key=lambda one: one[1].speedup)
-        best = f"the most promising, {name}, reads {format_interval(found)}; {_DECIDES}"
+        seems = f"the most promising, {name}, reads {format_interval(found)}; " if found.speedup > 1 else ""
+        best = f"{seems}{_DECIDES}"
     by, better = state.yardstick, state.goal.better()
     if helping := sum(by.helps(one.result, figures.effect_of(one)) for one in tried) if by else 0:
         together = f"nothing that was measured together {better}" if sets else "none were measured together"

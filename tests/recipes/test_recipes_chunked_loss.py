@@ -171,6 +171,8 @@ def test_only_a_large_last_layer_of_pytorchs_own_is_changed():
         assert inspected(model, torch.rand(3, 2)).large_head == 0
         with pytest.raises(RefusedError, match="last layer"):
             applied("chunked_loss", True, model)
+    layers[0].parameters = lambda: []  # as an event function of torchdiffeq has its own
+    assert inspected(nn.Sequential(*layers), torch.rand(3, 2)).large_head == 0
     assert isinstance(CATALOG["chunked_loss"].candidates(gpu_facts()), Skip)
     assert CATALOG["chunked_loss"].candidates(gpu_facts(large_head=WORDS)) == [True]
     assert CATALOG.conflict({"loss.chunked": True, "parallel.strategy": "fully_shard"})

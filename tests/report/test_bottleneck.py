@@ -41,7 +41,8 @@ COPIES = {"data wait": 2.0, "host-to-device": 48.0, "forward": 50.0}
         (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50 % of this machine's float32"),
         (profile(), Bottleneck.COMPUTE, "50 %"),
         (profile(flops_per_step=10**10), Bottleneck.MEMORY, "only 0 %"),
-        (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
+        (profile(flops_per_step=None), None, "was not measured"),
+        (profile(ceiling_flops_per_s=None), None, "was not measured"),
         (profile(flops_per_step=0), Bottleneck.MEMORY, "no matrix product"),
         (
             profile(flops_per_step=10**10, moved_bytes_per_step=2 * 10**11, copy_bytes_per_s=4e12),

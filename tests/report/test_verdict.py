@@ -10,7 +10,7 @@ from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, LeftOut, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.records import Combination, Comparison, LeftOut, Numerics, Outcome, RoundTimes, StackRecord, TrialResult
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
 
 
@@ -80,6 +80,18 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}
     assert no_result(state)[1], "all were judged"
+
+
+def test_the_most_promising_setting_may_be_used_and_seems_faster():
+    state, wide = session(lambda r: r), Comparison(1.3, 0.8, 2.1)
+    one, other = ("autocast=bfloat16", "fused_optimizer=fused")
+    state.trials = {name: replace(state.trials[name], comparison=wide) for name in (one, other)}
+    assert f"the most promising, {one}, reads 1.30x" in no_result(state)[0]
+    record = state.trials[one]
+    state.trials[one] = replace(record, numerics=replace(record.numerics, measured=Numerics.CHANGED))
+    assert f"the most promising, {other}, reads 1.30x" in no_result(state)[0]
+    state.trials[other] = replace(record, comparison=Comparison(0.76, 0.28, 2.07))
+    assert no_result(state)[0].startswith("it is unclear whether anything helps: more budget or")
 
 
 def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open():

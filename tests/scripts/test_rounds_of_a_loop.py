@@ -94,6 +94,17 @@ def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, scrip
         assert names["seen"].index(id(names["runs"][1].model)) >= len(names["seen"]) - 2
 
 
+@pytest.mark.parametrize("step", [STEP, STEP.replace("nn.utils.clip_grad_value_(model.parameters(), 1e9); ", "")])
+def test_a_script_of_one_round_has_its_parts_measured_or_says_that_it_ends(step, script):
+    """As with --dry-run, which the examples of PyTorch have."""
+    loop, _ = script(f"for x, y in loader:\n    {step}\n    break\n")
+    if "clip" not in step:
+        assert batches(loop, 2)
+    else:
+        with pytest.raises(TargetError, match="has come to its end"):
+            batches(loop, 2)
+
+
 def test_batches_that_can_be_read_only_once_are_repeated(script):
     """As of the Annotated Transformer: `run_epoch(data_gen(V, 30, 20), ...)`."""
     loop, names = script(f"""
@@ -176,6 +187,30 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
     assert left.text == "if count % 2 == 0: …"
     assert left.evaluates
     assert left.share > 0.5
+
+
+def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):
+    """As of MoCo, whose second encoder gets none."""
+    loop, _ = script("""
+        class Pair(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.other = nn.Linear(1, 1), nn.Linear(1, 1).requires_grad_(False)
+            def forward(self, x):
+                with torch.no_grad():
+                    key = self.other(x)
+                return self.one(x) - key
+        model = Pair()
+        optimizer = torch.optim.SGD(model.one.parameters(), lr=1e-4)
+        for x, y in loader:
+            output = model(x)
+            loss = (output - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """)
+    body, data = loop.whole_round
+    assert not [one for one in WholeRounds(body, lambda: None).times(data).left_out if one.evaluates]
 
 
 def test_a_round_that_fails_has_no_times(script):

@@ -146,14 +146,15 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
     products = f"{format_percent(share)} of this machine's {measured.ceiling_dtype} matrix-product rate"
+    products = "no matrix product" if measured.flops_per_step == 0 else products
     copies = "" if moved is None else f"{format_percent(moved)} of the rate of a copy in memory"
+    if share is None and moved is None and measured.flops_per_step != 0:
+        return None, "how much a step computes and moves, or how fast this machine does either, was not measured"
     if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
         reached = " and ".join(filter(None, (products if share else "", copies)))
         return None, f"probably many small operators, or other programs: the step reaches {reached}"
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
         return Bottleneck.COMPUTE, f"the step reaches {products}"
-    if not measured.flops_per_step:
-        products = "no matrix product" if measured.flops_per_step == 0 else "an unknown share of the arithmetic"
     return Bottleneck.MEMORY, f"the device is busy and the step reaches {copies or f'only {products}'}"
 
 

@@ -20,7 +20,7 @@ from advisor.step.loader import length_of
 from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.heads import Head
-from advisor.workloads.scripts.running import ScriptStep
+from advisor.workloads.scripts.running import Pause, ScriptStep
 from advisor.workloads.scripts.seen import ModelCall, NoLoopError, Seen, parameters_in, same_values
 from advisor.workloads.scripts.written import written_parts
 
@@ -39,7 +39,8 @@ def workload_of(seen: Seen) -> Any:
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
     plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
     workload = plain or _whole(loop, seen)
-    workload.whole_round = _rounds_of(loop, seen)
+    if seen.pause is not None:  # else the script has ended after its only round, as a dry run does
+        workload.whole_round = _rounds_of(loop, seen)
     return workload
 
 
@@ -105,9 +106,8 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> tuple[ScriptStep, Any]:
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
         head.goes_on = head is heads[-1]
-    assert seen.pause is not None, "the script was left in a round"
     place = loop.place if loop else next(f"{where.file}:{where.line}" for where in seen.frames if where.is_users)
-    step = ScriptStep(seen.script, place, seen.pause, seen.iterators, seen.optimizers)
+    step = ScriptStep(seen.script, place, seen.pause or Pause(), seen.iterators, seen.optimizers)
     step.loop = loop
     return step, GivenBatches(itertools.count, "the script's own loop") if seen.loader is None else seen.loader
 

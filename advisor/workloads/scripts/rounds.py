@@ -41,7 +41,7 @@ class WholeRounds:
         self._statements: list[ast.stmt] = step.loop.statement.body
         self._update = place_in(self._statements, step.loop.where.line) % len(self._statements)
         self._seconds = [0.0 for _ in self._statements]
-        self._evaluates: set[int] = set()
+        self._trains: dict[int, bool] = {}  # of statements that call modules: whether any with gradients
         self._now, self._since, self._rounds = -1, 0.0, 0
 
     def times(self, data: Any) -> RoundTimes | None:
@@ -104,17 +104,16 @@ class WholeRounds:
         self._now, self._since = statement, time.perf_counter()
 
     def _look_for_evaluation(self, *_: Any) -> None:
-        if self._now >= 0 and not torch.is_grad_enabled():
-            self._evaluates.add(self._now)
+        if self._now >= 0:
+            self._trains[self._now] = self._trains.get(self._now, False) or torch.is_grad_enabled()
 
     def _times(self, rounds: int, whole_s: float) -> RoundTimes:
         traced_s = sum(self._seconds)
-        beside = [
-            at for at in range(len(self._seconds)) if at > self._update or (at in self._evaluates and at < self._update)
-        ]
+        evaluates = {at for at, trains in self._trains.items() if not trains}
+        beside = [at for at in range(len(self._seconds)) if at > self._update or at in evaluates - {self._update}]
         shares = sorted(((self._seconds[at] / traced_s, at) for at in beside), reverse=True)
         named = (
-            LeftOut(_shown(self._statements[at]), self._statements[at].lineno, share, at in self._evaluates)
+            LeftOut(_shown(self._statements[at]), self._statements[at].lineno, share, at in evaluates)
             for share, at in shares[:_NAMED]
             if share >= _LEAST_SHARE
         )
