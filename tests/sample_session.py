@@ -284,9 +284,6 @@ def journaled(history: Sequence[events.Event], request: Request | None = None) -
     return journal.session_id
 
 
-# --- parts ----------------------------------------------------------------------------------------------------
-
-
 def h200_machine() -> Hardware:
     gpu = h200(memory_total_bytes=150_754_820_096, memory_used_bytes=640 * 2**20, driver_version="580.65.06", **IDLE)
     return Hardware(host(cpu="Intel(R) Xeon(R) Platinum 8558"), (gpu,))

@@ -31,9 +31,6 @@ _MOST_OF_A_PEAK = 1.5
 _AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
 
 
-# --- sentences ------------------------------------------------------------------------------------------------
-
-
 def caveats_section(state: SessionState) -> Iterator[Section]:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
     stack = state.stack if state.stack_settings else None

@@ -47,9 +47,6 @@ def write(text, name="c.yaml"):
     return name
 
 
-# --- what changed is said, and the session refused ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -135,9 +132,6 @@ def test_another_device_or_version_than_the_sessions_is_refused():
     other = replace(facts, versions={**facts.versions, "torch": "9.9"}, workload=replace(facts.workload, batch_size=3))
     with pytest.raises(UsageError, match=r"the PyTorch is 9\.9, and was .*; the batch size is 3, and was"):
         check_same_machine(facts, other)
-
-
-# --- while a session runs -------------------------------------------------------------------------------------
 
 
 def test_a_file_that_changes_is_noticed_once(tmp_path):

@@ -215,9 +215,6 @@ def test_other_losses_than_one_gpus_are_not_the_same_training():
     assert "first losses differ" in known.record().row("ddp").reason
 
 
-# --- what is tried, carried over, refused -----------------------------------------------------------------------
-
-
 def test_sharding_is_tried_where_the_state_is_large():
     assert proposed("parallel_strategy", facts()) == ["ddp"]
     assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard"]
@@ -267,9 +264,6 @@ def test_several_gpus_are_for_training():
     assert "your own" in why_not_several(facts(own_step=True))
     assert "iterable" in why_not_several(facts(loader=loader_facts(iterable_dataset=True)))
     assert why_not_several(facts()) == ""
-
-
-# --- batches among ranks ----------------------------------------------------------------------------------------
 
 
 def test_ranks_share_each_batch_and_get_parts_of_one_size():

@@ -31,9 +31,6 @@ def trial_behind(kind):
     return matches
 
 
-# --- sessions that end early ----------------------------------------------------------------------------------
-
-
 class SlowDisk(FakeTrials):
     """PyTorch is not imported before the budget is spent."""
 
@@ -98,9 +95,6 @@ def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
     assert any("not finite" in warning for warning in warnings)
     assert run.state.stack_settings == {}
-
-
-# --- other objectives, and the memory limit -------------------------------------------------------------------
 
 
 def heavy(folder, *recipe_ids, **options):

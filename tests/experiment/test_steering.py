@@ -14,9 +14,6 @@ from advisor.records import Verdict
 pytestmark = pytest.mark.usefixtures("own_state")
 
 
-# --- values ---------------------------------------------------------------------------------------------------
-
-
 def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
     clock = Clock()
     budget = Budget(60.0, clock)
@@ -31,9 +28,6 @@ def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
     assert budget.left_s == 60.0
     budget.restart(20.0)
     assert (budget.total_s, budget.left_s) == (20.0, 20.0)
-
-
-# --- sessions -------------------------------------------------------------------------------------------------
 
 
 def starts(matches):

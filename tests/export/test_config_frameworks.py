@@ -102,8 +102,6 @@ def test_accelerate(tmp_path):
     assert arguments.dynamo_use_regional_compilation is True
 
 
-# --- several GPUs -----------------------------------------------------------------------------------------------
-
 DDP = {"parallel.strategy": "ddp", "parallel.bucket_cap_mb": 100}
 SHARDED = {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": False}
 

@@ -248,9 +248,6 @@ def test_outputs_that_differ_from_start_to_start_tell_nothing_of_the_file():
     assert not far.speedup
 
 
-# --- what a session does with it --------------------------------------------------------------------------------
-
-
 def confirmed() -> SessionState:
     state = SessionState.of(sample_history())
     assert state.stack.confirmed

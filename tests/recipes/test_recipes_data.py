@@ -54,9 +54,6 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
     assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
 
 
-# --- workers ------------------------------------------------------------------------------------------------------
-
-
 def test_workers_get_their_options():
     assert applied("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5
     assert applied("persistent_workers", True, LOADERS["map-style"]()).persistent_workers is True

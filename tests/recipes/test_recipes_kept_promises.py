@@ -209,9 +209,6 @@ def test_blocks_that_are_not_there_are_missed(recipe_id):
         apply_settings(CATALOG, workload, {CATALOG[recipe_id].key: value})
 
 
-# --- on a GPU: every value beside the same steps without it -----------------------------------------------------
-
-
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms ask for it

@@ -244,8 +244,6 @@ def test_one_thread_on_two_cores_is_tried_first_beside_a_program_that_keeps_one_
     assert not CATALOG["threads"].suits(facts, 2)
 
 
-# --- what does not go together --------------------------------------------------------------------------------
-
 GRAPH, FUSED = {"step.cuda_graph": True}, {"optimizer.implementation": "fused"}
 FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
 

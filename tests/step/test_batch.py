@@ -40,9 +40,6 @@ NESTED = {
 }
 
 
-# --- walking --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch", NESTED.values(), ids=NESTED)
 def test_mapping_keeps_the_structure_and_changes_every_tensor(batch):
     doubled = map_tensors(lambda tensor: 2 * tensor, batch)
@@ -156,9 +153,6 @@ def test_batches_of_graphs():
     assert signature_of(data.Batch.from_data_list(graphs[:1])) != signature_of(batch)
     moved = mover(META, non_blocking=True, dtype="bfloat16")(batch)
     assert (moved.x.dtype, moved.edge_index.dtype, moved.x.device) == (torch.bfloat16, torch.int64, META)
-
-
-# --- moving ---------------------------------------------------------------------------------------------------
 
 
 def test_moving_gives_only_tensors_of_the_rank_the_memory_format():

@@ -57,9 +57,6 @@ def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
     assert divided.elsewhere == ("compile.mode: reduce-overhead",)
 
 
-# --- Lightning ------------------------------------------------------------------------------------------------
-
-
 def lightning_parts(package="lightning.pytorch"):
     lightning = pytest.importorskip(package)
 
@@ -165,9 +162,6 @@ def test_lightning_is_told_to_accumulate_where_it_makes_the_updates(tuned, autom
     module.automatic_optimization = automatic
     TunedCallback(tuned("step.accumulate: 2\n")).setup(trainer, module, "fit")
     assert trainer.accumulate_grad_batches == batches
-
-
-# --- Transformers ---------------------------------------------------------------------------------------------
 
 
 def trained_by_transformers(folder, callbacks, **options):

@@ -33,9 +33,6 @@ def load(tmp_path, text):
     return advisor.load(path)
 
 
-# --- loading --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -68,9 +65,6 @@ def test_what_is_missing_is_said(model):
     tuning.prepare(model)
     with pytest.raises(RuntimeError, match="pass the optimizer too"):
         tuning.train_step(model, optimizer_of(model), nn.CrossEntropyLoss())
-
-
-# --- inference ------------------------------------------------------------------------------------------------
 
 
 def test_inference_prepares_the_model(model):

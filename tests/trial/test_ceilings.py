@@ -12,9 +12,6 @@ from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul,
 CPU = torch.device("cpu")
 
 
-# --- float32 --------------------------------------------------------------------------------------------------
-
-
 def test_the_setting_for_float32_products_is_put_back():
     before = torch.get_float32_matmul_precision()
     with float32_products(tf32=True):
@@ -33,9 +30,6 @@ def test_either_interface_is_understood(precision):
         assert float32_matmul() == precision
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-# --- ceilings -------------------------------------------------------------------------------------------------
 
 
 def test_what_this_machine_can_do_in_the_type_of_the_step_too():

@@ -72,9 +72,6 @@ def test_the_operations_that_gradients_flow_through_are_counted():
     assert counted(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))) == 2 * layer + 1
 
 
-# --- the first training steps ---------------------------------------------------------------------------------
-
-
 def test_losses_and_first_outputs_are_those_of_the_steps():
     step, model = train_step(), net()
     probe = probe_training(step, [batch()] * PROBE_STEPS, 0)
@@ -191,9 +188,6 @@ def sleeping(*seconds):
 )
 def test_slow_steps_are_fewer(seconds, options, steps):
     assert len(probe_training(sleeping(*seconds), [None] * 5, 0, **options).losses) == steps
-
-
-# --- samples and norms ----------------------------------------------------------------------------------------
 
 
 def test_a_sample_is_the_same_in_every_layout():

@@ -70,8 +70,6 @@ def test_a_function_of_a_size_may_return_a_loader():
     assert (type(loop.data), loop.batch_size, loop.make_batch) == (DataLoader, 4, None)
 
 
-# --- batches that no DataLoader makes ---------------------------------------------------------------------------------
-
 SQUARE = nn.Linear(4, 4)
 
 

@@ -9,8 +9,6 @@ from torch.nn.utils.rnn import pack_sequence
 
 from advisor.workloads.batches import batch_size_of, resize_batch
 
-# --- batches --------------------------------------------------------------------------------------------------
-
 Pair = namedtuple("Pair", "left right")
 
 

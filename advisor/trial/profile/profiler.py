@@ -233,8 +233,6 @@ def _bytes(tensor: torch.Tensor) -> int:
     return min(tensor.nbytes, tensor.untyped_storage().nbytes()) if tensor.layout is torch.strided else 0
 
 
-# --- what the compiler did ---------------------------------------------------------------------------------------
-
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
