@@ -22,8 +22,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, TrialResult, Verification
 from advisor.report.figures import settings_to_export
 
-# --- a whole run ----------------------------------------------------------------------------------------------
-
 
 class Playback:
     """A session that posts a recorded history. With ``wait`` it stops before the end until it is cancelled."""
@@ -184,9 +182,6 @@ def test_a_session_that_ends_without_a_word_is_our_bug(run, capsys):
     with pytest.raises(AdvisorError) as caught:
         run([events.StageStarted("baseline")] * 2)
     assert caught.value.exit_code == ExitCode.BUG
-
-
-# --- outputs --------------------------------------------------------------------------------------------------
 
 
 def test_one_output_that_fails_does_not_keep_the_others_from_being_written(tmp_path):

@@ -15,9 +15,6 @@ from advisor.runner.trials import Runner
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
 
-# --- a trial that works ---------------------------------------------------------------------------------------
-
-
 def test_a_trial_measures_and_tells_what_it_does(trial):
     result, messages = trial(TINY_TARGET, kind=TrialKind.PROFILE)
     assert result.outcome is Outcome.MEASURED
@@ -214,8 +211,6 @@ def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
     assert (result.outcome, result.reason) == (Outcome.MEASURED, "")
     assert (tmp_path / "method").read_text() == "None"
 
-
-# --- the parent -----------------------------------------------------------------------------------------------
 
 PARENT = """
 import signal
