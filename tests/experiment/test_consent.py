@@ -26,9 +26,6 @@ def measured(numerics, declared=CLOSE, *, as_baselines=False):
     return NumericsResult(numerics, declared, 0.5, "the losses differ by a half", as_baselines=as_baselines)
 
 
-# --- by what is declared --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("allow", Numerics)
 @pytest.mark.parametrize(("candidate", "declared"), [(GRADS, EXACT), (BF16, CLOSE), (BATCH, CHANGED)])
 def test_what_declares_no_more_than_is_allowed_needs_no_word(allow, candidate, declared):
@@ -62,9 +59,6 @@ def test_a_recipe_is_asked_in_the_mode_of_the_workload():
     half = Candidate("half_weights", "precision.weights", "bfloat16")
     waits = [Consent(CATALOG, mode, CLOSE).needs_consent(half) for mode in (Mode.TRAIN, Mode.INFER)]
     assert waits == [True, False]
-
-
-# --- by what was measured -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", Numerics)
@@ -106,8 +100,6 @@ def test_accepting_a_recipe_covers_what_it_was_seen_to_change():
         assert agreed.why_not(settings, measured(CHANGED))
         assert not agreed.why_not(settings, measured(CHANGED), seen=[CHANGED])
 
-
-# --- by a score -----------------------------------------------------------------------------------------------
 
 STATE = Candidate("optimizer_memory", "optimizer.state", "8bit")  # declares changed
 GOOD, BAD = Score(0.9, baseline=0.91), Score(0.5, baseline=0.91, problem="the score falls")

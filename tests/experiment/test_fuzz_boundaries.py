@@ -45,8 +45,6 @@ def told(error):
     file.getvalue().encode()
 
 
-# --- the command line -----------------------------------------------------------------------------------------
-
 OPTIONS = [option for action in measure_parser("")._actions for option in action.option_strings]
 WORDS = st.sampled_from(
     [*OPTIONS, *grammar.COMMANDS, "demo", "m:b", "a.py", "--", "-", "1", "0", "-1", "90s", "1h", "16GiB", "cpu", "90%"]
@@ -73,8 +71,6 @@ def test_command_lines(examples, tmp_path, monkeypatch):
     words = (WORDS | LARGE | ANYTHING).map(lambda word: [word])
     fuzz(examples, st.lists(words | valued, max_size=4).map(lambda parts: [*itertools.chain(*parts)]), parses)
 
-
-# --- targets --------------------------------------------------------------------------------------------------
 
 NAMES = st.lists(
     st.sampled_from(
@@ -103,9 +99,6 @@ def test_target_strings(examples, tmp_path, monkeypatch):
             assert grammar.parse(["--headless", target]).request.target.command
 
     fuzz(examples, NAMES, loads)
-
-
-# --- journals -------------------------------------------------------------------------------------------------
 
 
 def damaged(seed, histories):

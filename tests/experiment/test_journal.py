@@ -57,9 +57,6 @@ def written(history=(), request=None):
     return journal
 
 
-# --- what is written can be read ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_session_is_read_as_it_was_written(history):
     journal = written(history())
@@ -125,9 +122,6 @@ def test_text_of_any_kind_stays_on_its_line():
     said = events.Said("one\ntwo\u2028three\x85four é 😀 \ud800")
     written([said, events.StageStarted("done")])
     assert list(open_session().events) == [said, events.StageStarted("done")]
-
-
-# --- on disk as it happens ------------------------------------------------------------------------------------
 
 
 def test_an_event_is_on_disk_before_the_journal_is_closed():
@@ -232,9 +226,6 @@ def test_journals_that_cannot_be_read(text):
     with pytest.raises(UsageError, match="20010101-000000 cannot be read: the first line of its journal is damaged"):
         open_session("2001")
     assert [past.session_id for past in list_sessions()] == [readable.session_id]
-
-
-# --- finding sessions -----------------------------------------------------------------------------------------
 
 
 def named(*names):

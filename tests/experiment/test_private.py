@@ -37,9 +37,6 @@ def recorded(history=(), **changes):
     return journal
 
 
-# --- secrets --------------------------------------------------------------------------------------------------
-
-
 SECRETS = """password db_password hf_token HF_TOKEN hubToken token api_key apiKey API-KEY secrets client.secret
     aws_secret_access_key wandb_api_key credentials Authorization private_key"""
 NO_SECRETS = """pad_token max_tokens token_dim num_tokens tokenizer key key_dim keys eos_token_id lr max_new_tokens
@@ -81,9 +78,6 @@ def test_arguments_with_secrets_are_given_again(tmp_path, capsys):
         "opensesame"
         not in capsys.readouterr().out + (tmp_path / "r.md").read_text() + (tmp_path / "r.json").read_text()
     )
-
-
-# --- files that a journal names -------------------------------------------------------------------------------
 
 
 def with_files(history, path):
@@ -135,9 +129,6 @@ def test_no_code_runs_because_a_journal_names_its_folder(tmp_path, command, caps
     assert not (tmp_path / "ran").exists()
     assert cli.main([*command, "--recipes", str(tmp_path / "recipes")]) == 0
     assert (tmp_path / "ran").exists()
-
-
-# --- modes ----------------------------------------------------------------------------------------------------
 
 
 def mode(path):
