@@ -99,5 +99,5 @@ def upper_bound(profile: Profile, phases: Iterable[Phase]) -> float | None:
 
 
 def _share(amount: float | None, peak_per_s: float | None, profile: Profile) -> float | None:
-    """What a step does, per second, over the machine's peak rate."""
+    """The rate of a step over the machine's peak rate; ``amount`` is what one step computes or moves."""
     return amount / (profile.step_ms / 1e3) / peak_per_s if amount and peak_per_s and profile.step_ms > 0 else None

@@ -219,7 +219,7 @@ class Judge:
         return as_one(runs) if runs else None
 
     def took_turns(self, settings: Settings) -> bool:
-        """Whether these settings were measured in turn with the baseline."""
+        """Whether turns with the baseline count for these settings: some were taken, and not by one odd run of it."""
         return self._turns(settings) is not None
 
     def _turns(self, settings: Settings) -> Turns | None:

@@ -222,7 +222,7 @@ def _seen(folder: Path, began: float) -> CommandRun | None:
 
 
 def _problem(seen: CommandRun | None, code: int | None, within_s: float) -> tuple[str, str]:
-    """What is wrong with a command that gave no figures, and what to do; ``code`` is None where its time was over."""
+    """The problem of a command that gave no figures, and a hint; ``code`` is None for one that ran out of time."""
     made = "made too few optimizer steps to be timed" if seen else "made no optimizer step of PyTorch"
     if code is None:
         hint = "Give it more time with --budget, or have it reach its training loop sooner."

@@ -300,7 +300,7 @@ class _Patch:
             raise _NotHereError(problem)
         places, passes = self._places("step"), self._places("forward")
         if value is not True or not places:
-            raise _NotHereError(_NO_PLACE["forward"])
+            raise _NotHereError("no step was seen to capture whole; tuning.train_step and own_step do")
         (place,) = places
         written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)

@@ -56,7 +56,7 @@ _BUDGET_PER_BASELINE = 8
 # Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
 # blocks may have to be longer to hold whole epochs. Unitless.
 _LONGEST_TURN = 3
-# What a trial does that does not run the timed loop, but its own steps or those of a plain loop.
+# The kinds of trials that run no timed loop, but steps of their own or of a plain loop.
 _OTHER_LOOPS = {
     TrialKind.REFERENCE: (f"{messages.FIRST_STEPS} in a higher precision", reference_result),
     TrialKind.SCORE: ("evaluating the model", scored_result),

@@ -1,4 +1,4 @@
-"""What a trial does that does not run the timed loop: the reference, a score, an exported file, a compiled model.
+"""The trials that run no timed loop: the reference, a score, an exported file, a compiled model.
 
 The reference runs the probe's steps in a higher precision. How much of a difference is rounding depends on the
 workload: its depth, its conditioning, and what a few updates make of an error. The distance of the user's own steps

@@ -56,7 +56,7 @@ def set_mode(loop: Loop) -> None:
 
 
 def feed_of(components: Components, seed: int) -> Feed:
-    """What feeds the steps: the DataLoader, whose first epoch begins under the seed, or one batch, moved once.
+    """The source of batches: the DataLoader, whose first epoch begins under the seed, or one batch, moved once.
 
     Types and layouts are converted in each step, as they would be for each new batch.
     """

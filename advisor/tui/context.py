@@ -83,7 +83,7 @@ class Context:
 
     @property
     def tries(self) -> str:
-        """What tries the settings that were left out: a key, or for a recorded session a command."""
+        """The key that tries the settings that were left out; for a recorded session the command."""
         return f"perf-advisor --resume {self.session_id}" if self.recorded else "R"
 
     @property

@@ -101,7 +101,7 @@ def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
 
 
 def float32_matmul() -> str:
-    """How matrix products of float32 run on CUDA, in the words of ``torch.set_float32_matmul_precision``."""
+    """The precision of float32 products on CUDA, as ``torch.set_float32_matmul_precision`` names it."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:

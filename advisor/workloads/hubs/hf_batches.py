@@ -172,7 +172,7 @@ class ModelInputs:
         return tokens
 
     def _decoded(self, size: int, batch: Batch) -> torch.Tensor:
-        """What a decoder makes of the inputs: as many tokens as a text has."""
+        """The tokens for a decoder beside the inputs: as many as a text has."""
         length = batch["input_ids"].shape[-1] if "input_ids" in batch else _DECODED
         return self._tokens(size, min(length, self._get("max_target_positions", default=length)))
 
