@@ -120,7 +120,13 @@ def trainer(directory="/tmp"):
 
     samples = [{"input_ids": torch.arange(5, 13), "labels": torch.tensor(i % 2)} for i in range(16)]
     arguments = transformers.TrainingArguments(
-        output_dir=directory, per_device_train_batch_size=4, report_to="none", use_cpu=True, bf16=True
+        output_dir=directory,
+        per_device_train_batch_size=4,
+        report_to="none",
+        use_cpu=True,
+        bf16=True,
+        torch_compile=True,
+        torch_compile_mode="reduce-overhead",
     )
     return transformers.Trainer(bert_classifier(), arguments, train_dataset=samples)
 

@@ -111,6 +111,7 @@ def test_a_librarys_own_step_loader_and_optimizer(name, library, batch, optimize
     if name == "trainer":
         assert loop.clip_grad == 1.0
         assert loop.current["precision.autocast"] == "bfloat16"
+        assert loop.current["compile.mode"] == "reduce-overhead"
 
 
 @pytest.mark.parametrize(("name", "labels"), [("tiny_bert", (2, 8)), ("bert_classifier", (2,)), ("lora", (2, 8))])

@@ -21,9 +21,10 @@ from advisor.workloads.batches import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import describe
 
-# The first steps, whose results are compared, and the most seconds that they and their batches take.
+# The first steps, whose results are compared, and the most seconds that they take, and that their batches take.
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
+_DRAWING_S = 3.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 
@@ -55,7 +56,7 @@ def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[An
     try:
         for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, PROBE_STEPS):
             batches.append(batch)
-            if time.perf_counter() - started > PROBE_LIMIT_S:
+            if time.perf_counter() - started > _DRAWING_S and len(batches) > 1:
                 break
     except Exception as error:
         raise loader_failure(error, len(batches) + 1) from error

@@ -178,6 +178,8 @@ def of_trainer(trainer: Any) -> Adapted:
     current: dict[str, Value] = {}
     if arguments.bf16 or arguments.fp16:
         current["precision.autocast"] = "bfloat16" if arguments.bf16 else "float16"
+    if arguments.torch_compile:
+        current["compile.mode"] = arguments.torch_compile_mode or "default"
     if arguments.logging_nan_inf_filter:  # it asks of each step's loss whether it is a number, and waits for the answer
         current["loop.loss_item"] = "every_step"
     notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
