@@ -202,9 +202,11 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
         return getattr(value_of(expression.value, names), expression.attr, None)
     if isinstance(expression, ast.Subscript):
         inside = expression.slice
-        key = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
-        with contextlib.suppress(TypeError, KeyError, IndexError):
-            return value_of(expression.value, names)[key]
+        key: Any = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
+        several: Any = value_of(expression.value, names)
+        if isinstance(several, Mapping | list | tuple):
+            with contextlib.suppress(TypeError, KeyError, IndexError):
+                return several[key]
     return None
 
 

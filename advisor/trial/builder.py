@@ -85,6 +85,7 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
     """
     wanted = torch.get_num_threads()
     asks_cuda = torch.cuda.is_current_stream_capturing
+    stopped = False
 
     def want(number: int) -> None:
         nonlocal wanted
@@ -94,30 +95,42 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
         """The same as PyTorch's, which starts CUDA's driver; transformers asks in every forward pass."""
         return torch.cuda.is_initialized() and asks_cuda()
 
+    def stop() -> None:
+        """End the building where it first uses CUDA: this process cannot be forked then, and each trial builds."""
+        nonlocal stopped
+        stopped = True
+        raise SystemExit
+
     with contextlib.suppress(ImportError):
         from tqdm import tqdm  # type: ignore[import-untyped]
 
         tqdm.monitor_interval = 0  # no thread that refreshes bars: `from_pretrained` shows one
     with environment(_ASK_NVML):
-        if target.device != "cpu":
-            torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
+        # What NVML starts when it is asked for the first time is not the target's.
+        on_gpu = target.device != "cpu" and torch.cuda.is_available()
         before = _thread_ids()
         torch.set_num_threads(1)
         seed_all(seed)
         capturing = replaced(torch.cuda, "is_current_stream_capturing", is_capturing)
-        with replaced(torch, "set_num_threads", want), capturing:
+        starting = replaced(torch.cuda, "_lazy_init", stop) if on_gpu else contextlib.nullcontext()
+        with replaced(torch, "set_num_threads", want), capturing, starting:
             if imports is not None:
                 os.environ.update(imports.environment)
                 for name in imports.modules:
                     with contextlib.suppress(Exception):  # one that another makes while it is imported
                         importlib.import_module(name)
-            loop = load_target(target) if imports is None else None
+            try:
+                loop = load_target(target) if imports is None else None
+            except BaseException:  # that of a script which catches what ends it, too
+                if not stopped:
+                    raise
+                loop = None
     problem = ""
     if processes := multiprocessing.active_children():
         problem = f"building the model starts processes ({processes[0].name}): {_HINT}"
     elif torch.distributed.is_available() and torch.distributed.is_initialized():
         problem = "the target starts a process group, whose threads no fork has"
-    elif torch.cuda.is_initialized():
+    elif stopped or torch.cuda.is_initialized():
         problem = "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
     elif started := _started_threads(before):
         shown = [name if count == 1 else f"{count} x {name}" for name, count in Counter(started).most_common()]

@@ -113,13 +113,15 @@ import torch
 from torch import nn
 
 HALF = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+open(__file__ + ".passed", "a").write("once ")
 
 def build():
     return nn.Linear(16, 4), (torch.randn(8, 16), torch.randint(4, (8,))), nn.CrossEntropyLoss()
 """
 
 
-def test_where_building_uses_cuda_each_trial_builds(built):
+def test_where_building_uses_cuda_it_ends_and_each_trial_builds(built, tmp_path):
     problem, measure = built(ASKS_WHAT_IT_CAN_DO)
     assert "uses CUDA" in problem
     measure("plain", {})
+    assert (tmp_path / "target.py.passed").read_text() == "once "
