@@ -34,8 +34,9 @@ class Policy:
     # is refused. Of simulated GraphSAGE steps with dropout 7 % were refused after two, 1 % after three, 0.2 % after
     # four.
     most_runs: int = 4
-    # Largest share of the budget that is reserved for measuring the stack in turn.
-    reserve_share: float = 0.2
+    # Largest share of the budget that is reserved for measuring the stack in turn: two trials of a script that builds
+    # a model on the GPU and reads images take a third of 115 s.
+    reserve_share: float = 0.4
     # Such a stack starts if at least this share of its expected duration is left.
     start_share: float = 0.5
     # A run of the baseline before a compilation leaves it this multiple of its expected duration. The guess
