@@ -560,8 +560,8 @@ def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):
     loop = load_target(TargetSpec("reference.py", str(tmp_path), device="cpu", read_as=read_as))
     assert loop.optimizer.defaults["fused"]
     assert loop.current["precision.autocast"] == "bfloat16", "the engine's lines too"
-    body, batches = loop.whole_round
-    assert all(math.isfinite(float(body(batch))) for batch in batches)
+    step = loop.whole_round
+    assert all(math.isfinite(float(step(batch))) for batch in step.batches)
 
 
 @pytest.mark.process

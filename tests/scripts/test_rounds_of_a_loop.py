@@ -178,8 +178,7 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
                 evaluate()
     """)
     assert loop.step is None, "its parts are measured"
-    body, data = loop.whole_round
-    times = WholeRounds(body, lambda: None).times(data)
+    times = WholeRounds(loop.whole_round, lambda: None).times()
     assert times.rounds > 8
     assert times.round_ms > 9
     assert times.step_ms < times.round_ms / 2
@@ -209,8 +208,7 @@ def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):
             loss.backward()
             optimizer.step()
     """)
-    body, data = loop.whole_round
-    assert not [one for one in WholeRounds(body, lambda: None).times(data).left_out if one.evaluates]
+    assert not [one for one in WholeRounds(loop.whole_round, lambda: None).times().left_out if one.evaluates]
 
 
 def test_a_round_that_fails_has_no_times(script):
@@ -218,5 +216,4 @@ def test_a_round_that_fails_has_no_times(script):
         f"for x, y in loader:\n    {STEP}\n    seen.index('here') if len(seen) > 9 else seen.append(1)\n"
     )
     names["seen"] += [2] * 9
-    body, data = loop.whole_round
-    assert WholeRounds(body, lambda: None).times(data) is None
+    assert WholeRounds(loop.whole_round, lambda: None).times() is None

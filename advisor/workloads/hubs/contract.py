@@ -27,7 +27,7 @@ class Adapted(Workload):
     those of a step whose batch does not show them, such as the index at which its samples begin. ``hint`` says what to
     do when the model does not take the batch; empty where the user gave the batch. ``trainer`` is the library whose
     trainer runs the loop, empty without one. ``places`` are those of the user's files where settings can be written.
-    ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
+    ``whole_round`` is a step that lets a script go on for a round of its loop; its ``batches`` feed it.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Adapted(Workload):
     hint: str = ""
     trainer: str = ""
     places: tuple[Place, ...] = ()
-    whole_round: tuple[Any, Any] | None = None
+    whole_round: Any = None
 
 
 class Adapter:

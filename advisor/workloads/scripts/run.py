@@ -22,11 +22,9 @@ from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
 from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.workloads.scripts.files import compiled_by, source_of
-from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.running import Script
-from advisor.workloads.scripts.seen import NoLoopError, Seen
-from advisor.workloads.scripts.watch import Watch
+from advisor.workloads.scripts.running import Script, with_heads
+from advisor.workloads.scripts.watch import NoLoopError, Seen, Watch
 
 _MAIN = "__main__"
 
