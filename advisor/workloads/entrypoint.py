@@ -30,7 +30,7 @@ from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.workloads.adapters import named
+from advisor.workloads.hubs.contract import named
 from advisor.workloads.loop import Loop
 from advisor.workloads.normalise import normalise
 from advisor.workloads.places import BuildWatch

@@ -160,6 +160,22 @@ def loss_of(parameters, x, y):
     assert len(names["seen"]) == 32, "more than a loop may pass over"
 
 
+def test_an_optimizer_may_call_its_closure_several_times_in_a_round(script):
+    loop, _ = script("""
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(numbers / 64) - 1).square().mean()
+            loss.backward()
+            return loss
+        for epoch in range(400):
+            optimizer.step(closure)
+    """)
+    assert type(loop.optimizer).__name__ == "LBFGS"
+    losses = batches(loop, 8)
+    assert losses[-1] < losses[0]
+
+
 def test_what_a_round_does_beside_its_step_is_timed(script):
     loop, _ = script("""
         import time

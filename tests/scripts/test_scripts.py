@@ -30,7 +30,6 @@ SCRIPTS = {
     "public/mnist": (PLAIN, "Net", "Adam"),
     "public/gpt": (OWN, "GPT", "AdamW"),
     "public/dcgan": (OWN, "Sequential + Sequential", "Adam + Adam"),
-    "lbfgs": (OWN, "Sequential", "LBFGS"),
     "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "public/scaled": (OWN, "Sequential", "AdamW"),
     "trainer_class": (PLAIN, "Linear", "RMSprop"),

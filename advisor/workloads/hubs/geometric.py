@@ -10,7 +10,8 @@ from torch import nn
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs
 from advisor.workloads.guess import noise, whole_numbers, with_labels
-from advisor.workloads.hubs.contract import Adapted, Adapter
+from advisor.workloads.hubs.contract import Adapter
+from advisor.workloads.loop import Loop
 
 _NODES = 1024
 _FEW_NODES = 32
@@ -24,7 +25,7 @@ class Geometric(Adapter):
 
     package = "torch_geometric"
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         if ForwardInputs(model).required != _GRAPH_INPUTS:
             return None
         channels = (getattr(module, "in_channels", None) for module in model.modules())

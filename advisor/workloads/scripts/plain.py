@@ -24,8 +24,7 @@ from advisor.python.loops import FoundLoop, scope_of, users_lines, varies
 from advisor.step.batch import map_tensors, splitter, tensors_of
 from advisor.step.loader import length_of
 from advisor.step.loss import is_number
-from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.loop import GivenBatches
+from advisor.workloads.loop import GivenBatches, Loop
 from advisor.workloads.scripts.rounds import ScriptStep
 from advisor.workloads.scripts.running import Head
 from advisor.workloads.scripts.watch import ModelCall, NoLoopError, Seen, parameters_in
@@ -56,7 +55,7 @@ def workload_of(seen: Seen) -> Any:
     return workload
 
 
-def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
+def _plain(loop: FoundLoop, seen: Seen) -> Loop | None:
     """The parts of a loop of one update of one model, as its text says them; None where it does more.
 
     Of a loop without a loader two rounds were seen. Where no round clears the gradients, they add up over rounds.
@@ -74,7 +73,7 @@ def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     data, loss = found
     made = ", its batches as the loop makes them" if isinstance(data, GivenBatches) else ""
     parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
-    return Adapted(
+    return Loop(
         model=call.module,
         data=data,
         loss=loss,
@@ -86,7 +85,7 @@ def _plain(loop: FoundLoop, seen: Seen) -> Adapted | None:
     )
 
 
-def _whole(loop: FoundLoop | None, seen: Seen) -> Adapted:
+def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
     """A round of the script's loop as a step of its own; without a loop, an iteration of its one update."""
     notes = ["one optimizer.step(closure) is all of the training; a call of its closure is the step"]
     if loop is not None:
@@ -96,7 +95,7 @@ def _whole(loop: FoundLoop | None, seen: Seen) -> Adapted:
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
     models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
     step = _rounds_of(loop, seen)
-    return Adapted(
+    return Loop(
         data=step.batches,
         mode="train",
         step=step,
@@ -112,7 +111,8 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
     heads: list[Head] = []
     for one in seen.loops if loop else ():
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
-        if _optimizers_named(one.beside, one, ast.Store):  # a loop around it, as of several seeds, makes another
+        made = _values_in(one.beside, one.where.names, ast.Store)
+        if any(isinstance(value, Optimizer) for value in made):  # a loop around it, as of several seeds, makes another
             break
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
@@ -120,17 +120,11 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
     return ScriptStep(seen, loop)
 
 
-def _optimizers_named(statements: Iterable[ast.AST], loop: FoundLoop, context: type) -> list[Optimizer]:
-    """The optimizers that statements read (``ast.Load``), or make (``ast.Store``), by the names of a loop."""
-    named = (node for node in trees.names_in(statements) if isinstance(node.ctx, context))
-    values = (trees.value_of(node, loop.where.names) for node in named)
-    return [value for value in values if isinstance(value, Optimizer)]
-
-
 def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]:
     """The optimizers that loops name, and whose parameters none of the updates trained."""
     trained = {id(p) for one in seen.updates for p in parameters_in(one)}
-    named = {id(one): one for loop in loops for one in _optimizers_named([loop.statement], loop, ast.Load)}
+    values = (value for loop in loops for value in _values_in([loop.statement], loop.where.names))
+    named = {id(one): one for one in values if isinstance(one, Optimizer)}
     return [one for one in named.values() if trained.isdisjoint(map(id, parameters_in(one)))]
 
 
@@ -158,7 +152,7 @@ def _samples(seen: Seen) -> int | None:
 # --- scripts that only predict ----------------------------------------------------------------------------------------
 
 
-def _inference_of(seen: Seen) -> Adapted:
+def _inference_of(seen: Seen) -> Loop:
     """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
     if seen.goes_backward:
         raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
@@ -184,7 +178,7 @@ def _inference_of(seen: Seen) -> Adapted:
     if any(tensor.is_inference() for tensor in (*model.parameters(), *model.buffers())):
         model = copy.deepcopy(model)  # autograd works with what was not made in inference mode
     current = {**call.current, "infer.grad": call.gradients}
-    return Adapted(model=model, data=data, mode="infer", current=current, notes=notes)
+    return Loop(model=model, data=data, mode="infer", current=current, notes=notes)
 
 
 def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
@@ -376,8 +370,11 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     return batches
 
 
-def _values_in(statements: Sequence[ast.AST], names: dict[str, Any]) -> Iterator[Any]:
-    return (trees.value_of(node, names) for node in trees.names_in(statements))
+def _values_in(
+    statements: Iterable[ast.AST], names: dict[str, Any], context: type[ast.expr_context] = ast.expr_context
+) -> Iterator[Any]:
+    """The values of the names that statements read (``ast.Load``), bind (``ast.Store``), or have in either way."""
+    return (trees.value_of(node, names) for node in trees.names_in(statements) if isinstance(node.ctx, context))
 
 
 def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:

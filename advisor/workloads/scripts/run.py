@@ -18,8 +18,8 @@ import torch
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Place
-from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
+from advisor.workloads.loop import Loop
 from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.workloads.scripts.files import compiled_by, source_of
 from advisor.workloads.scripts.plain import workload_of
@@ -41,7 +41,7 @@ def script_workload(script: str, directory: str) -> Any:
             workload = of_trainer(workload)
             files = dict.fromkeys(where.file for where in seen.frames if where.is_users)
             workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
-        elif isinstance(workload, Adapted):
+        elif isinstance(workload, Loop):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
         return workload  # noqa: TRY300 - the places are of the same try
     except NoLoopError as problem:
