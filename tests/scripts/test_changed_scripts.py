@@ -376,13 +376,6 @@ class TestPlaces:
         text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
         assert expected in text
 
-    def test_a_captured_step_makes_the_updates_of_all_optimizers(self, written):
-        more = "bias = torch.optim.SGD([model.bias], lr=1e-4)\n"
-        update = f"{UPDATE}    bias.step()\n"
-        text, _ = written(HEAD + more + PLAIN.replace(UPDATE, update), GRAPH, device="cuda")
-        assert f"{update}    return loss\n" in text or f"{update}\ntrain_step =" in text
-        assert "train_step = CapturedStep(train_step, model, bias, optimizer)\n" in text
-
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")
         pytest.importorskip("transformers")
