@@ -30,7 +30,6 @@ SCRIPTS = {
     "public/mnist": (PLAIN, "Net", "Adam"),
     "public/gpt": (OWN, "GPT", "AdamW"),
     "public/dcgan": (OWN, "Sequential + Sequential", "Adam + Adam"),
-    "mixed_precision": (PLAIN, "Sequential", "AdamW"),
     "public/scaled": (OWN, "Sequential", "AdamW"),
     "trainer_class": (PLAIN, "Linear", "RMSprop"),
 }
@@ -116,10 +115,21 @@ class TestWhatIsSeen:
         loop, _ = script("loader = DataLoader(loader.dataset, 8, num_workers=2)\nfor x, y in loader:\n    STEP\n")
         assert loop.loader.num_workers == 2
 
-    def test_autocast_and_clipping_are_settings_of_the_loop(self):
-        loop = loaded("mixed_precision")
-        assert loop.current["precision.autocast"] == "bfloat16"
-        assert loop.clip_grad == 1.0
+    def test_autocast_and_clipping_are_settings_of_the_loop(self, script):
+        loop, _ = script("""
+            scaler = torch.amp.GradScaler("cpu", enabled=False)
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = nn.functional.mse_loss(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+                scaler.step(optimizer)
+                scaler.update()
+        """)
+        assert (loop.step, loop.current["precision.autocast"], loop.clip_grad) == (None, "bfloat16", 1.0)
+        assert len(batches(loop, 2)) == 2
 
     def test_settings_reach_the_scripts_own_objects(self):
         loop = loaded("public/dcgan")

@@ -81,7 +81,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
         raise TargetError(f"{target} lacks a model's name.", "Write it after the colon, as in timm:resnet50.")
     if adapter is None:
         adapter, name = next((one for one in adapters() if Path(target).suffix in one.endings), None), target
-    return adapter and (adapter, name)
+    return None if adapter is None else (adapter, name)
 
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:

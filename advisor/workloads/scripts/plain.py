@@ -29,7 +29,6 @@ from advisor.workloads.scripts.rounds import ScriptStep
 from advisor.workloads.scripts.running import Head
 from advisor.workloads.scripts.watch import ModelCall, NoLoopError, Seen, parameters_in
 
-_Loss = Callable[[nn.Module, Any], torch.Tensor]
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
 # Contexts that change nothing in a step that trains.
@@ -166,13 +165,9 @@ def _inference_of(seen: Seen) -> Loop:
     inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
     notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
     if of_loader and len(seen.calls) > 1:
-        notes.append(
-            "the script calls its models several times for a batch; the call with the batch itself is measured"
-        )
+        notes.append("the script calls its models several times for a batch; its call with the batch is measured")
     if seen.goes_on:
-        notes.append(
-            "the script was left while it went on predicting: if it trains afterwards, let it come to that sooner"
-        )
+        notes.append("the script was left while it went on predicting: if it trains later, let it come to that sooner")
     data = seen.loader if of_loader else _inputs_alone(call, seen)
     model = call.module.eval()
     if any(tensor.is_inference() for tensor in (*model.parameters(), *model.buffers())):
@@ -216,7 +211,7 @@ class _Round:
     bound: set[str]
 
 
-def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, _Loss] | None:
+def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Callable[..., torch.Tensor]] | None:
     """The data of a loop, and its loss of a batch, as its text computes that of one model.
 
     A batch is what the loader gives; without one, the values of the names that the other statements make. None where

@@ -26,8 +26,6 @@ from advisor.workloads.scripts.plain import workload_of
 from advisor.workloads.scripts.running import Script, with_heads
 from advisor.workloads.scripts.watch import NoLoopError, Seen, Watch
 
-_MAIN = "__main__"
-
 
 def script_workload(script: str, directory: str) -> Any:
     """Run a script, whose arguments are in ``sys.argv``, and return the workload of its loop. Raises TargetError.
@@ -71,9 +69,9 @@ def watched(script: str, directory: str) -> Seen:
     """Run a script until its first whole step is done, or to its end, and return the records."""
     path = Path(directory, script).resolve()
     source = source_of(path)
-    module = ModuleType(_MAIN)
+    module = ModuleType("__main__")
     module.__file__ = str(path)
-    sys.modules[_MAIN] = module
+    sys.modules[module.__name__] = module
     code = with_heads(source, str(path))
     package = _package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))

@@ -23,13 +23,12 @@ from greenlet import getcurrent, greenlet
 
 from advisor.process.meanwhile import replaced
 from advisor.python.trees import functions_that, names_called
+from advisor.workloads.loop import MOST_KEPT
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
 # The names under which tqdm's and click's bars hold what they wrap.
 _WRAPPED = ("iterable", "iter")
-# Items that are kept of what can be read only once. A count; enough that rounds do not all see the same.
-_MOST_KEPT = 32
 # Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
 _PAUSED: list[greenlet] = []
 
@@ -138,14 +137,14 @@ class Head(Iterator[Any]):
                 self._items, self._kept = self._kept, None
             self._iterator = iter(self._items)
             item = next(self._iterator)
-        if self._kept is not None and len(self._kept) < _MOST_KEPT:
+        if self._kept is not None and len(self._kept) < MOST_KEPT:
             self._kept.append(item)
         self.item = None if self.goes_on else item
-        if not self._is_counted:
+        if self._is_counted and self._first is None:
+            self._first = item[0]
+        if self._first is None or not self.counts_to:
             return item
-        self._first = item[0] if self._first is None else self._first
-        count = (item[0] - self._first) % self.counts_to if self.counts_to else item[0] - self._first
-        return self._first + count, *item[1:]
+        return self._first + (item[0] - self._first) % self.counts_to, *item[1:]
 
 
 def with_heads(source: bytes, file: str) -> CodeType:
