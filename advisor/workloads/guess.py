@@ -168,10 +168,7 @@ _BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
 
 def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Loop:
     """Random images of one shape, with labels that fit the model's outputs."""
-
-    def images(size: int) -> torch.Tensor:
-        return typed(noise(size, *shape), model)
-
+    images = _inputs(model, shape)
     run = counted_run(model, images(_COUNTED)) if train else None
     return with_labels(images, run[0] if run else None, _COUNTED)
 

@@ -91,9 +91,6 @@ class Loop(Workload):
         return ""
 
 
-# --- its batches ------------------------------------------------------------------------------------------------------
-
-
 def describe(batch: Any) -> str:
     """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
     texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]

@@ -55,7 +55,6 @@ class TestADraft:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["mine/train.py"])
         Path("mine").mkdir()
-        Path("mine/__init__.py").write_text("")
         Path("mine/sizes.py").write_text("SIZE = 8\n")
         own = "from .sizes import SIZE\nclass Net(nn.Linear):\n    pass\n"
         loop = f"if __name__ == '__main__':\n    for x, y in loader:\n        {STEP}\n"

@@ -17,7 +17,6 @@ _NODES = 1024
 _FEW_NODES = 32
 _EDGES_PER_NODE = 8
 _USUAL_FEATURES = 16
-_GRAPH_INPUTS = ["x", "edge_index"]
 
 
 class Geometric(Adapter):
@@ -26,7 +25,7 @@ class Geometric(Adapter):
     package = "torch_geometric"
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
-        if ForwardInputs(model).required != _GRAPH_INPUTS:
+        if ForwardInputs(model).required != ["x", "edge_index"]:
             return None
         channels = (getattr(module, "in_channels", None) for module in model.modules())
         numbers = (one[0] if isinstance(one, tuple) else one for one in channels)

@@ -20,7 +20,6 @@ from advisor.step.loss import is_callable_with
 from advisor.workloads.hubs.contract import Adapter
 from advisor.workloads.loop import Loop
 
-_PAIR = 2
 # The hooks that a batch goes through before ``training_step``, in their order.
 _OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
 _EPOCHS = 1000  # of a Trainer that is told no number
@@ -137,7 +136,7 @@ def _loader(module: Any, trainer: Any) -> Any:
 
 def _training_step(module: Any, data: Any, pytorch: Any) -> Any:
     """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
-    takes_number = is_callable_with(inspect.signature(module.training_step), _PAIR)
+    takes_number = is_callable_with(inspect.signature(module.training_step), 2)
     of_data = {hook for hook in _OF_A_BATCH if pytorch.utilities.model_helpers.is_overridden(hook, data)}
 
     def training_step(model: Any, batch: Any) -> Any:

@@ -73,10 +73,10 @@ class Script:
     def pause(self) -> Any:
         """Wait within the script until it is let go on, and return what it is given then."""
         own, parent = _modes(), self._greenlet.parent
-        # Its own as in a `with` block around the loop; else it has those of each step.
-        afterwards = _modes_afterwards(own) if own != self._outside else contextlib.nullcontext()
+        afterwards = None if own == self._outside else own  # as in a `with` block around the loop; else each step's
         assert parent is not None, "it was let go on by another"
-        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext(), afterwards:
+        infers = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+        with infers, _modes_afterwards(afterwards):
             given = parent.switch()
         if self.begins is not None:
             self.begins()
@@ -84,20 +84,22 @@ class Script:
 
 
 def _modes() -> tuple[Any, ...]:
-    """What all code in the thread shares: PyTorch's autocast and gradients, and the event loop that runs."""
+    """The modes of PyTorch in this thread: autocast and gradients. All code in the thread shares them."""
     casts = tuple((one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
     torch.autocast_increment_nesting()
     around = torch.autocast_decrement_nesting()  # active autocasts; at 0 PyTorch forgets the weights that it has cast
-    return casts, around, torch.is_grad_enabled(), asyncio._get_running_loop()
+    return casts, around, torch.is_grad_enabled()
 
 
 @contextlib.contextmanager
-def _modes_afterwards(modes: tuple[Any, ...]) -> Iterator[None]:
-    """Set these modes at the end of the block."""
+def _modes_afterwards(modes: tuple[Any, ...] | None) -> Iterator[None]:
+    """Set modes at the end of a block, and the event loop that runs at its beginning. None for those at the end."""
+    event_loop = asyncio._get_running_loop()
     try:
         yield
     finally:
-        casts, around, records, event_loop = modes
+        asyncio._set_running_loop(event_loop)
+        casts, around, records = modes or _modes()
         for device, enabled, dtype in casts:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
@@ -106,7 +108,6 @@ def _modes_afterwards(modes: tuple[Any, ...]) -> Iterator[None]:
         for _ in range(abs(more)):
             _ = torch.autocast_increment_nesting() if more > 0 else torch.autocast_decrement_nesting()
         torch.set_grad_enabled(records)
-        asyncio._set_running_loop(event_loop)
 
 
 class Head(Iterator[Any]):

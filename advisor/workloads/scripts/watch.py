@@ -422,10 +422,8 @@ def parameters_in(optimizer: Optimizer) -> list[torch.Tensor]:
 
 def autocast() -> str:
     """The type that autocast casts to at present, ``none`` where it is off."""
-    for device in ("cuda", "cpu"):
-        if torch.is_autocast_enabled(device):
-            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-    return "none"
+    devices = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
+    return next((str(torch.get_autocast_dtype(device)).removeprefix("torch.") for device in devices), "none")
 
 
 def gradients() -> str:
