@@ -39,6 +39,19 @@ class Scheduled(Classifier):
         return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)]
 
 
+class Alone(Classifier):
+    """With a loader of its own, and dictionaries for the loss and the optimizer."""
+
+    def train_dataloader(self):
+        return LOADER
+
+    def training_step(self, batch, batch_idx):
+        return {"loss": super().training_step(batch)}
+
+    def configure_optimizers(self):
+        return {"optimizer": torch.optim.SGD(self.parameters(), lr=0.1)}
+
+
 class Doubling(Classifier):
     def on_after_batch_transfer(self, batch, dataloader_idx):
         return 2 * batch[0], batch[1]
@@ -76,7 +89,7 @@ class WithClasses(Data):
     classes = 3
 
     def setup(self, stage):
-        assert self.trainer.world_size == 1
+        assert (stage, self.trainer.world_size) == ("fit", 1)
 
 
 class Adversaries(lightning.LightningModule):

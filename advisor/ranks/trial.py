@@ -49,8 +49,7 @@ from advisor.trial.other_loops import applied_step
 from advisor.trial.profile.recording import busy_us, is_range
 from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, stepper
-from advisor.workloads.batches import seed_host
-from advisor.workloads.loop import Loop
+from advisor.workloads.loop import Loop, seed_host
 
 # For the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)

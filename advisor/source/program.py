@@ -84,23 +84,18 @@ class Program:
 
     def is_on_host(self, value: ast.AST) -> bool:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
-        for part in self._parts(value):
+        for part in ast.walk(value):
             if isinstance(part, ast.Attribute) and (part.attr in _OF_HOST or self.name(part).startswith("numpy.")):
                 return True
             if isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool"):
                 return True
-        return False
-
-    def _parts(self, value: ast.AST) -> Iterator[ast.AST]:
-        """The parts of a value, and those of the values that its names were given above."""
-        for part in ast.walk(value):
-            yield part
             if isinstance(part, ast.Name):
                 latest = self.latest(part)
                 latest = latest.iter if isinstance(latest, ast.For) else latest
                 end = getattr(latest, "end_lineno", None) or 0, getattr(latest, "end_col_offset", None) or 0
-                if isinstance(latest, ast.expr) and end < (part.lineno, part.col_offset):
-                    yield from self._parts(latest)
+                if isinstance(latest, ast.expr) and end < (part.lineno, part.col_offset) and self.is_on_host(latest):
+                    return True
+        return False
 
     def latest(self, node: ast.expr) -> ast.AST | None:
         """The last value that a name was given above this place in its function, or anywhere in the module; or None."""

@@ -28,8 +28,7 @@ from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.trial.profile.ceilings import float32_matmul
-from advisor.workloads.batches import resizing_problem
-from advisor.workloads.loop import GivenBatches, Loop, describe
+from advisor.workloads.loop import GivenBatches, Loop, describe, resizing_problem
 
 # Relative changes of a loss or of outputs up to these are rounding of sums: in float32, in half precision.
 _PADDING_ROUNDS, _PADDING_ROUNDS_HALF = 2e-4, 1e-2

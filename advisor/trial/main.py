@@ -261,7 +261,7 @@ class Stages:
         rounds: RoundTimes | None = None
         if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
             self._say("timing whole rounds of the loop")
-            rounds = WholeRounds(whole_round[0], clock.backend.synchronize).times(whole_round[1])
+            rounds = WholeRounds(whole_round, clock.backend.synchronize).times()
         return TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,

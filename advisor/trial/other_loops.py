@@ -206,8 +206,8 @@ def applied_step(
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
     data = data_of(loop, spec.settings) if path else loop.data
     step: Callable[[Any], Any]
-    if spec.target.read_as and loop.whole_round is not None and loop.whole_round[1] is data:
-        step = loop.whole_round[0]
+    if spec.target.read_as and loop.whole_round is not None and loop.whole_round.batches is data:
+        step = loop.whole_round
     elif path.endswith(COMPILED_MODEL):
         step = packaged_step(loop.model, path, device)
         data = Tuning(spec.settings, catalog).prepare(loop.model, data)[1]

@@ -22,8 +22,7 @@ from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
 from advisor.trial.measurement.clock import batch_samples
 from advisor.trial.measurement.draws import Feed, probe_batches
-from advisor.workloads.batches import resize_batch
-from advisor.workloads.loop import Loop
+from advisor.workloads.loop import Loop, resize_batch
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:

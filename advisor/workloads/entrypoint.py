@@ -30,7 +30,7 @@ from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.step.compile import Models
 from advisor.step.optimizer import optimizers_in
-from advisor.workloads.adapters import named
+from advisor.workloads.hubs.contract import named
 from advisor.workloads.loop import Loop
 from advisor.workloads.normalise import normalise
 from advisor.workloads.places import BuildWatch
@@ -95,15 +95,14 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         found = load_function(spec.target, spec.directory)
         what = getattr(found, "__name__", "the workload")
         return in_user_code(what, lambda: _build(found, spec, what))
-    module_name, attribute = parse_target(spec.target)
-    file = Path(spec.directory, *module_name.split(".")).with_suffix(".py")  # known before the import
-    names_module = not _is_file(module_name) and is_file(file)
-    sys.argv = [str(file) if names_module else module_name, *spec.arguments]
+    module, attribute = parse_target(spec.target)
+    file = Path(spec.directory, *module.split(".")).with_suffix(".py")  # known before the import
+    names_module = not _is_file(module) and is_file(file)
+    sys.argv = [str(file) if names_module else module, *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
-    module = _import(module_name, spec.directory)
-    what = f"{attribute} in {module_name}"
-    found = in_user_code(what, lambda: _attribute(module, module_name, attribute))
+    imported, what = _import(module, spec.directory), f"{attribute} in {module}"
+    found = in_user_code(what, lambda: _attribute(imported, module, attribute))
     with watch.watching(found):
         return in_user_code(what, lambda: _build(found, spec, attribute))
 
@@ -289,8 +288,5 @@ def refusing_to_train(module: str) -> Iterator[None]:
                 f"{script}`, without a name after it and without a build() in it.",
             )
 
-    handle = hooks.register_optimizer_step_post_hook(count)
-    try:
+    with hooks.register_optimizer_step_post_hook(count):
         yield
-    finally:
-        handle.remove()

@@ -8,6 +8,7 @@ nothing and needs no clock, so every trial of a session comes to the same batch.
 import copy
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,8 @@ from advisor.machine.host import usable_cores
 from advisor.records import Mode, TargetSpec
 from advisor.step.batch import ForwardInputs, map_tensors, splitter, tensors_of
 from advisor.step.loss import main_output
-from advisor.workloads.batches import batch_size_of, resize_batch
-from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.loop import describe
+from advisor.workloads.hubs.contract import present
+from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 
 # Largest batch by default: samples.
 LARGEST_BATCH = 32
@@ -59,7 +59,7 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
     return torch.randint(low, max(below, low + 1), shape, generator=generator_for(*shape, below))
 
 
-def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Adapted:
+def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Loop:
     """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
     The labels are a class per sample, or per pixel or position if the output has a score for each. Batches of inputs
@@ -70,14 +70,14 @@ def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Adapted
     except TypeError:
         scores = torch.empty(0)
     if scores.dim() < 2 or scores.shape[0] != size or 0 in scores.shape:
-        return Adapted(data=inputs)
+        return Loop(data=inputs)
     classes, rest = scores.shape[1], scores.shape[2:]
 
     def make(size: int) -> tuple[Any, ...]:
         made = inputs(size)
         return (*(made if isinstance(made, tuple) else (made,)), whole_numbers(classes, size, *rest))
 
-    return Adapted(data=make, mode=Mode.TRAIN, optimizer=momentum)
+    return Loop(data=make, mode=Mode.TRAIN, optimizer=momentum)
 
 
 def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
@@ -86,14 +86,34 @@ def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
     return tensor.to(own) if tensor.is_floating_point() else tensor
 
 
-def samples(model: nn.Module, spec: TargetSpec) -> Adapted:
+def with_samples(workload: Loop, spec: TargetSpec) -> Loop:
+    """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
+    train = (spec.mode or workload.mode) != Mode.INFER
+    made = (adapter.samples(workload.model, spec, train=train) for adapter in present())
+    found = next((one for one in made if one is not None), None) or samples(workload.model, spec)
+    has_more = workload.loss is not None or workload.optimizer is not None
+    mode = Mode(spec.mode or workload.mode or found.mode or (Mode.TRAIN if has_more else Mode.INFER))
+    size, note = batch_size_for(workload.model, found, mode, spec)
+    return replace(
+        workload,
+        data=found.data,
+        loss=found.loss if workload.loss is None else workload.loss,
+        optimizer=found.optimizer if workload.optimizer is None else workload.optimizer,
+        mode=mode,
+        notes=[*workload.notes, *found.notes, *note],
+        usual_size=size,
+        hint=f"The inputs were made up: {describe(found.data(size))}. {_advice(workload.model)}",
+    )
+
+
+def samples(model: nn.Module, spec: TargetSpec) -> Loop:
     """Made-up inputs without labels. Raises TargetError where the inputs cannot be inferred."""
     if spec.input_shape is not None:
-        return Adapted(data=_inputs(model, spec.input_shape[1:]), notes=["random inputs of the shape of --input"])
+        return Loop(data=_inputs(model, spec.input_shape[1:]), notes=["random inputs of the shape of --input"])
     example = getattr(model, "example_input_array", None)
     if example is not None and next(tensors_of(example), None) is not None:
         size = batch_size_of(example)
-        return Adapted(
+        return Loop(
             data=lambda wanted: example if wanted == size else resize_batch(example, wanted),
             notes=["the model's example_input_array as its batch"],
             usual_size=size,
@@ -105,13 +125,8 @@ def samples(model: nn.Module, spec: TargetSpec) -> Adapted:
         if counted_run(model, make(_COUNTED)) is not None:
             text = "x".join(map(str, shape))
             note = f"random inputs of {text} a sample, by the model's first layers; --input Nx{text} sets another shape"
-            return Adapted(data=make, notes=[note])
+            return Loop(data=make, notes=[note])
     raise TargetError(f"{type(model).__name__} came without data, and its inputs cannot be inferred.", _advice(model))
-
-
-def hint_for(model: nn.Module, make: Callable[[int], Any], size: int) -> str:
-    """The hint for a first step that fails with made-up inputs."""
-    return f"The inputs were made up: {describe(make(size))}. {_advice(model)}"
 
 
 def _advice(model: nn.Module) -> str:
@@ -151,12 +166,9 @@ _BY_LAYER: dict[type[nn.Module], Callable[[Any], list[tuple[int, ...]]]] = {
 }
 
 
-def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Adapted:
+def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Loop:
     """Random images of one shape, with labels that fit the model's outputs."""
-
-    def images(size: int) -> torch.Tensor:
-        return typed(noise(size, *shape), model)
-
+    images = _inputs(model, shape)
     run = counted_run(model, images(_COUNTED)) if train else None
     return with_labels(images, run[0] if run else None, _COUNTED)
 
@@ -168,14 +180,14 @@ momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 # --- the size of a batch ----------------------------------------------------------------------------------------------
 
 
-def batch_size_for(model: nn.Module, samples: Adapted, mode: Mode, spec: TargetSpec) -> tuple[int, str]:
+def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec) -> tuple[int, list[str]]:
     """Choose the batch size: from ``--batch-size`` or ``--input``, else as large as the machine can compute quickly.
 
-    Returns it with a note on the choice, which is empty if the person made it.
+    Returns it with the notes on the choice: none if the person made it.
     """
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.usual_size
     if wanted is not None:
-        return wanted, ""
+        return wanted, []
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
@@ -189,7 +201,7 @@ def batch_size_for(model: nn.Module, samples: Adapted, mode: Mode, spec: TargetS
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
     machine = "this GPU" if on_gpu else "this CPU"
     note = f"a batch of {size} samples, sized for {machine}; --batch-size N sets another, --input its samples"
-    return size, note
+    return size, [note]
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:

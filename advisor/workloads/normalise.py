@@ -23,11 +23,9 @@ from advisor.step.batch import tensors_of
 from advisor.step.compile import Models, as_written, compiled_as
 from advisor.step.loader import rebuild
 from advisor.step.optimizer import Together, needs_closure
-from advisor.workloads.adapters import interpreted, with_samples
-from advisor.workloads.batches import batch_size_of, batches_in_data, resize_batch
-from advisor.workloads.guess import LARGEST_BATCH
-from advisor.workloads.hubs.contract import Adapted
-from advisor.workloads.loop import Loop, has_target
+from advisor.workloads.guess import LARGEST_BATCH, with_samples
+from advisor.workloads.hubs.contract import interpreted
+from advisor.workloads.loop import Loop, batch_size_of, batches_in_data, has_target, resize_batch
 from advisor.workloads.workload import Workload
 
 # The documented order of a tuple.
@@ -50,39 +48,34 @@ _HINT = "Check what step(batch) does at the lines shown; the batch is on the mod
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_workload_of(interpreted(value, spec), notes), notes)
-    if workload.data is None:
-        workload = with_samples(workload, spec)
-    notes.extend(workload.notes)
-    data, make_batch = _data(workload, batches_in_data(workload.data, notes), spec)
-    mode = _mode(workload, data, spec)
-    if mode is Mode.TRAIN and workload.step is None and workload.loss is None and not workload.notes:
+    loop = _parts_of(interpreted(value, spec), notes)
+    compiled = compiled_as(loop.model)  # as a whole: compiling is now a setting, and is measured off, too
+    if compiled is None:
+        notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
+    elif compiled:
+        loop.model, loop.current = as_written(loop.model), {**compiled, **loop.current}
+    if loop.data is None:
+        loop = with_samples(loop, spec)
+    notes.extend(loop.notes)
+    loop.data, loop.make_batch = _data(loop, batches_in_data(loop.data, notes), spec)
+    loop.mode = _mode(loop, spec)
+    if loop.mode is Mode.TRAIN and loop.step is None and loop.loss is None and not loop.notes:
         notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
-    loop = Loop(**{one.name: getattr(workload, one.name) for one in fields(workload)})
-    loop.data, loop.make_batch, loop.mode, loop.notes = data, make_batch, mode, notes
-    loop.batch_size = (data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)) or workload.samples
+    loop.notes = notes
+    size = loop.data.batch_size if isinstance(loop.data, DataLoader) else batch_size_of(loop.data)
+    loop.batch_size = size or loop.samples
     if loop.step is not None:
-        found = [_checked_optimizer(one) for one in (*_listed(workload.optimizers), *_listed(workload.optimizer))]
+        found = [_checked_optimizer(one) for one in (*_listed(loop.optimizers), *_listed(loop.optimizer))]
         loop.optimizer = found[0] if len(found) == 1 else Together(found) if found else None
         loop.hint, loop.loss_text = _HINT, "inside your own step"
         return loop
-    loop.optimizer = _optimizer(workload, notes) if mode is Mode.TRAIN else None
-    unnamed = "none" if mode is Mode.INFER else "chosen by the outputs and targets"
+    loop.optimizer = _optimizer(loop, notes) if loop.mode is Mode.TRAIN else None
+    unnamed = "none" if loop.mode is Mode.INFER else "chosen by the outputs and targets"
     loop.loss_text = unnamed if loop.loss is None else losses.describe_loss(loop.loss)
     return loop
 
 
-def _as_written(workload: Adapted, notes: list[str]) -> Adapted:
-    """The original of a model that was compiled as a whole: compiling is now a setting, and is measured off, too."""
-    compiled = compiled_as(workload.model)
-    if compiled is None:
-        notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
-    if not compiled:
-        return workload
-    return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
-
-
-def _data(workload: Adapted, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
+def _data(workload: Loop, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
     # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
     is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
     if callable(data) and not is_batch:
@@ -123,7 +116,7 @@ def _check_batch(batch: Any, what: str) -> None:
         )
 
 
-def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
+def _mode(workload: Workload, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
     own_step, said = workload.step is not None, workload.mode or Mode.TRAIN
     if own_step and spec.mode not in (None, said):
@@ -138,7 +131,7 @@ def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     if not workload.model.training:
         return Mode.INFER
     # A loader's batches are (inputs, target) far more often than not; one batch can be looked at.
-    carries_target = isinstance(data, DataLoader) or has_target(data, workload.model)
+    carries_target = isinstance(workload.data, DataLoader) or has_target(workload.data, workload.model)
     return Mode.TRAIN if carries_target and _trainable(workload.model) else Mode.INFER
 
 
@@ -183,7 +176,7 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _workload_of(value: Any, notes: list[str]) -> Adapted:
+def _parts_of(value: Any, notes: list[str]) -> Loop:
     """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
     parts: dict[str, Any] | None = None
     if isinstance(value, Workload):
@@ -202,7 +195,7 @@ def _workload_of(value: Any, notes: list[str]) -> Adapted:
         parts = _in_order(value, notes)
     if not parts:
         raise TargetError(f"the target returned {_described(value)}.", _may_return(value))
-    return _checked(Adapted(**parts))
+    return _checked(Loop(**parts))
 
 
 def _in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
@@ -249,7 +242,7 @@ def _kind_of(value: Any) -> str:
 # --- parts that do not fit --------------------------------------------------------------------------------------------
 
 
-def _checked(workload: Adapted) -> Adapted:
+def _checked(workload: Loop) -> Loop:
     if workload.step is not None or workload.models is not None or workload.optimizers is not None:
         workload = replace(workload, model=_models_of_step(workload), models=None)
     _check_model(workload.model)

@@ -87,11 +87,7 @@ class BuildWatch:
 
 
 def places_of_made(
-    made: Mapping[Any, Place],
-    views: Sequence[Where],
-    models: Iterable[nn.Module],
-    optimizers: Iterable[Any],
-    loader: Any,
+    made: Mapping[Any, Place], views: Sequence[Where], models: Iterable[Any], optimizers: Iterable[Any], loader: Any
 ) -> Iterator[Place]:
     """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
     loaders = [] if loader is None else [loader]

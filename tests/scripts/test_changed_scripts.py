@@ -376,13 +376,6 @@ class TestPlaces:
         text = patched_files(load_catalog(()), settings, facts, str(path)).files[str(path)].decode()
         assert expected in text
 
-    def test_a_captured_step_makes_the_updates_of_all_optimizers(self, written):
-        more = "bias = torch.optim.SGD([model.bias], lr=1e-4)\n"
-        update = f"{UPDATE}    bias.step()\n"
-        text, _ = written(HEAD + more + PLAIN.replace(UPDATE, update), GRAPH, device="cuda")
-        assert f"{update}    return loss\n" in text or f"{update}\ntrain_step =" in text
-        assert "train_step = CapturedStep(train_step, model, bias, optimizer)\n" in text
-
     def test_the_arguments_of_a_trainer_say_the_settings(self, tmp_path):
         pytest.importorskip("accelerate")
         pytest.importorskip("transformers")
@@ -560,8 +553,8 @@ def test_changed_files_run_in_the_place_of_the_originals(tmp_path, monkeypatch):
     loop = load_target(TargetSpec("reference.py", str(tmp_path), device="cpu", read_as=read_as))
     assert loop.optimizer.defaults["fused"]
     assert loop.current["precision.autocast"] == "bfloat16", "the engine's lines too"
-    body, batches = loop.whole_round
-    assert all(math.isfinite(float(body(batch))) for batch in batches)
+    step = loop.whole_round
+    assert all(math.isfinite(float(step(batch))) for batch in step.batches)
 
 
 @pytest.mark.process

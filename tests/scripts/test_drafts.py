@@ -27,13 +27,17 @@ class TestADraft:
         [
             (
                 "public/mnist",
-                ("from mnist import Net", "DataLoader(dataset, **train_kwargs)", "(data, target)) in [(0, "),
+                (
+                    "from mnist import Net",
+                    "    # mnist.py:",
+                    "DataLoader(dataset, **train_kwargs)",
+                    "(data, target)) in [(0, ",
+                ),
             ),
             (
                 "public/dcgan",
                 ("for (i, data) in [(0, batch)]", "models=[netD, netG], optimizers=[optimizerD, optimizerG]"),
             ),
-            ("mixed_precision", ("    # mixed_precision.py:11\n    loader = DataLoader(", "data=loader)")),
             ("public/gpt", ("for _ in [batch]:", "loader = ...  # TODO", "copy these to here")),
         ],
     )
@@ -46,6 +50,17 @@ class TestADraft:
         monkeypatch.setattr(sys, "argv", ["train.py"])
         Path("train.py").write_text(f"{HEAD}def one(x, y):\n    {STEP}\nfor x, y in loader: one(x, y); seen = 'ä'\n")
         assert "        for (x, y) in [batch]:\n            one(x, y); seen = 'ä'\n" in draft_of("train.py", "b.py")
+
+    def test_marks_the_imports_from_the_package_of_the_script(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["mine/train.py"])
+        Path("mine").mkdir()
+        Path("mine/sizes.py").write_text("SIZE = 8\n")
+        own = "from .sizes import SIZE\nclass Net(nn.Linear):\n    pass\n"
+        loop = f"if __name__ == '__main__':\n    for x, y in loader:\n        {STEP}\n"
+        Path("mine/train.py").write_text(HEAD + own + loop)
+        text = draft_of("mine/train.py", "build_it.py")
+        assert "\n# TODO: write the package: from .sizes import SIZE\nfrom train import Net\n" in text
 
     def test_a_file_that_cannot_be_written_is_told_before_the_script_is_run(self, tmp_path):
         (tmp_path / "train.py").write_text("")

@@ -1,10 +1,12 @@
-"""Loops without a loader whose rounds are not all alike: rounds without an update, and loops within episodes."""
+"""Loops whose rounds are not all alike, what stands beside their step, and the samples of a step."""
 
 import pytest
 
 from advisor.errors import TargetError
+from advisor.trial.measurement.draws import Feed
+from advisor.trial.timed_loop import stepper
 from advisor.workloads.scripts.rounds import WholeRounds
-from scripts.steps import STEP, batches
+from scripts.steps import STEP, batches, step_of
 
 UPDATE = "optimizer.zero_grad(); (model(state) ** 2).mean().backward(); optimizer.step()"
 COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count = -1\nwhile True:\n    count += 1"]
@@ -160,6 +162,22 @@ def loss_of(parameters, x, y):
     assert len(names["seen"]) == 32, "more than a loop may pass over"
 
 
+def test_an_optimizer_may_call_its_closure_several_times_in_a_round(script):
+    loop, _ = script("""
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5)
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(numbers / 64) - 1).square().mean()
+            loss.backward()
+            return loss
+        for epoch in range(400):
+            optimizer.step(closure)
+    """)
+    assert type(loop.optimizer).__name__ == "LBFGS"
+    losses = batches(loop, 8)
+    assert losses[-1] < losses[0]
+
+
 def test_what_a_round_does_beside_its_step_is_timed(script):
     loop, _ = script("""
         import time
@@ -178,8 +196,7 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
                 evaluate()
     """)
     assert loop.step is None, "its parts are measured"
-    body, data = loop.whole_round
-    times = WholeRounds(body, lambda: None).times(data)
+    times = WholeRounds(loop.whole_round, lambda: None).times()
     assert times.rounds > 8
     assert times.round_ms > 9
     assert times.step_ms < times.round_ms / 2
@@ -209,8 +226,7 @@ def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):
             loss.backward()
             optimizer.step()
     """)
-    body, data = loop.whole_round
-    assert not [one for one in WholeRounds(body, lambda: None).times(data).left_out if one.evaluates]
+    assert not [one for one in WholeRounds(loop.whole_round, lambda: None).times().left_out if one.evaluates]
 
 
 def test_a_round_that_fails_has_no_times(script):
@@ -218,5 +234,87 @@ def test_a_round_that_fails_has_no_times(script):
         f"for x, y in loader:\n    {STEP}\n    seen.index('here') if len(seen) > 9 else seen.append(1)\n"
     )
     names["seen"] += [2] * 9
-    body, data = loop.whole_round
-    assert WholeRounds(body, lambda: None).times(data) is None
+    assert WholeRounds(loop.whole_round, lambda: None).times() is None
+
+
+# --- the samples that a step is counted with, where what the loop goes through does not show them -------------
+
+X = "x, y = numbers[i : i + 16], 2 * numbers[i : i + 16]"
+ADVERSARIES = """
+critic, other = nn.Linear(1, 1), None
+other = torch.optim.SGD(critic.parameters(), lr=1e-4)
+for count in range(100):
+    made = model(torch.randn(12, 1))
+    other.zero_grad()
+    critic(numbers[:12]).mean().backward()
+    critic(made.detach()).mean().backward()
+    other.step()
+    optimizer.zero_grad()
+    critic(made).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "samples"),
+    [
+        (f"for i in range(0, 64, 16):\n    {X}\n    STEP", 16),
+        (f"for epoch in range(9):\n    i = 0\n    while i < 64:\n        {X}\n        STEP\n        i += 16", 16),
+        (f"import numpy\nfor i in numpy.arange(0, 64, 16):\n    {X}\n    STEP", 16),
+        ("for chosen in torch.randperm(64).split(16):\n    x, y = numbers[chosen], 2 * numbers[chosen]\n    STEP", 16),
+        ("for x, y in zip(numbers.split(16), (2 * numbers).split(16)):\n    STEP", 16),
+        (ADVERSARIES, 12),
+    ],
+)  # fmt: skip
+def test_a_step_counts_the_samples_of_its_batch(loop, samples, script):
+    measured, _ = script(loop)
+    assert stepper(step_of(measured), Feed(measured.data), measured.batch_size or 1)(3) == 3 * samples
+
+
+ACCUMULATED = """
+for count in range(100):
+    optimizer.zero_grad()
+    for part in range(4):
+        (model(numbers[part : part + 8]) ** 2).mean().backward()
+    optimizer.step()
+"""
+COMPARED = """
+for count in range(100):
+    optimizer.zero_grad()
+    (model(numbers[:8]) - model(numbers[8:16])).square().mean().backward()
+    optimizer.step()
+"""
+BESIDE = COMPARED.replace("numbers[8:16]", "numbers[:2].mean(0, keepdim=True)")  # as a boundary beside an equation
+OBSERVED = """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for count in range(100):
+    optimizer.zero_grad()
+    model(torch.randn(4)).mean().backward()
+    optimizer.step()
+"""
+
+
+TIMED = """
+class Field(nn.Linear):
+    def forward(self, t, y):
+        return super().forward(y) * t
+field = Field(1, 1)
+optimizer = torch.optim.SGD(field.parameters(), lr=1e-4)
+for count in range(100):
+    optimizer.zero_grad()
+    y = numbers[:8]
+    for t in torch.linspace(0, 1, 3):  # as of a differential equation
+        y = y + field(t, y)
+    y.square().mean().backward()
+    nn.utils.clip_grad_value_(field.parameters(), 1e9)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "samples"), [(ACCUMULATED, 32), (COMPARED, 8), (BESIDE, 8), (OBSERVED, 1), (TIMED, 8)]
+)
+def test_accumulated_batches_add_up_and_compared_ones_do_not(loop, samples, script):
+    measured, _ = script(loop)
+    assert (measured.batch_size or 1) == samples

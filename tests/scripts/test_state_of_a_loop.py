@@ -9,9 +9,8 @@ import torch
 
 from advisor.trial.timed_loop import set_mode
 from advisor.workloads.scripts import files
-from advisor.workloads.scripts.draft import draft_of
 from advisor.workloads.scripts.running import Script
-from scripts.steps import HEAD, STEP, batches, step_of
+from scripts.steps import batches, step_of
 
 
 def test_a_thread_that_writes_logs_is_not_started_and_nobody_waits_for_it(script):
@@ -332,21 +331,6 @@ def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
     )
     assert names["__package__"] == "package.inner"
     assert len(batches(loop, 2)) == 2
-
-
-def test_a_draft_marks_the_imports_from_the_package_of_a_script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("package").mkdir()
-    Path("package/__init__.py").touch()
-    Path("package/sizes.py").write_text("SIZE = 8\n")
-    Path("package/train.py").write_text(
-        f"{HEAD}from .sizes import SIZE\n\nclass Net(nn.Linear):\n    pass\n\nif __name__ == '__main__':\n"
-        "    net = Net(1, 1)\n    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
-        f"    for x, y in loader:\n        {STEP.replace('model', 'net')}\n"
-    )
-    monkeypatch.setattr("sys.argv", ["package/train.py"])
-    text = draft_of("package/train.py", "build_it.py")
-    assert "\n# TODO: write the package: from .sizes import SIZE\nfrom train import Net\n" in text
 
 
 def test_the_inference_mode_of_a_paused_script_is_its_own():

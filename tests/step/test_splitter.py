@@ -12,8 +12,7 @@ from sample_batches import Encoding, Pair, Sample
 from torch import nn
 
 from advisor.step.batch import splitter
-from advisor.workloads.batches import batches_in_data
-from advisor.workloads.loop import has_target
+from advisor.workloads.loop import batches_in_data, has_target
 
 
 class Net(nn.Module):

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-SIDE = 32
-
 
 class Net(nn.Module):
     def __init__(self, width: int = 8) -> None:
@@ -45,60 +43,6 @@ def graph():
     from torch_geometric.nn import GCN
 
     return GCN(16, 32, 2, 7)
-
-
-def _loader(batch=4):
-    from torch.utils.data import DataLoader, TensorDataset
-
-    return DataLoader(TensorDataset(torch.randn(16, 3, SIDE, SIDE), torch.randint(10, (16,))), batch)
-
-
-def _lit():
-    import lightning
-
-    class Lit(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, batch, batch_idx):
-            images, labels = batch
-            loss = nn.functional.cross_entropy(self(images), labels)
-            self.log("loss", loss)
-            return {"loss": loss}
-
-        def forward(self, images):
-            return self.net(images)
-
-        def configure_optimizers(self):
-            optimizer = torch.optim.AdamW(self.parameters())
-            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
-
-    class Data(lightning.LightningDataModule):
-        def setup(self, stage):
-            self.ready = stage
-
-        def train_dataloader(self):
-            assert self.ready == "fit"
-            return _loader()
-
-    class WithLoader(Lit):
-        def train_dataloader(self):
-            return _loader(8)
-
-        def configure_optimizers(self):
-            return {"optimizer": torch.optim.SGD(self.parameters(), lr=0.1)}
-
-    return Lit, Data, WithLoader
-
-
-def lightning_pair():
-    lit, data, _ = _lit()
-    return lit(), data()
-
-
-def lightning_alone():
-    return _lit()[2]
 
 
 def tiny_bert():

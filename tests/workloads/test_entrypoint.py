@@ -1,11 +1,13 @@
+import subprocess
 import sys
 import textwrap
 
 import pytest
+import torch
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.workloads import entrypoint
+from advisor.workloads import demo, entrypoint
 from advisor.workloads.entrypoint import load_target, one_line, parse_target
 
 GOOD = """
@@ -300,3 +302,18 @@ RuntimeError: Cannot copy tensors.
 )
 def test_an_error_in_one_line(message, line):
     assert one_line(RuntimeError(message)) == line
+
+
+def test_the_demo_is_a_small_convolutional_network_on_images_of_a_loader():
+    built = demo.build()
+    size = demo.BATCH_SIZE if torch.cuda.is_available() else demo.SMALL_BATCH_SIZE
+    images, labels = next(iter(built.data))
+    assert images.shape == (size, 3, 96, 96)
+    assert built.model(images).shape == (size, 10)
+    assert 0 <= labels.min() <= labels.max() < 10
+
+
+def test_importing_the_demo_imports_no_torch():
+    script = "import sys, advisor.workloads.demo; print('torch' in sys.modules, 'PIL' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "False"]

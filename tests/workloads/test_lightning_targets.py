@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
 from advisor.recipe.plan import StepPlan
-from advisor.records import TargetSpec
+from advisor.records import Mode, TargetSpec
 from advisor.step.step import make_step
 from advisor.workloads.normalise import normalise
 
@@ -39,6 +39,12 @@ def test_the_training_step_of_the_module_and_the_hooks_of_its_batch(parts, kind,
     expected = parts.loss_of(module, factor)
     assert parts.first_loss(normalise((module, *rest), SPEC)) == expected
     assert parts.first_loss(normalise({"model": type(module)(), "datamodule": rest[0]}, SPEC)) > 0
+
+
+def test_a_class_of_a_module_with_a_loader_is_a_loop(parts):
+    loop = normalise(parts.Alone, SPEC)
+    assert (loop.mode, loop.loader, type(loop.optimizer)) == (Mode.TRAIN, parts.LOADER, torch.optim.SGD)
+    assert parts.first_loss(loop) > 0
 
 
 def test_a_trainer_says_how_it_clips_and_casts(lightning, parts):

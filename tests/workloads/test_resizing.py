@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.workloads.batches import batch_size_of, resize_batch
+from advisor.workloads.loop import batch_size_of, resize_batch
 
 Pair = namedtuple("Pair", "left right")
 

@@ -17,9 +17,8 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
 from advisor.step.device_loader import is_loader, loop_loader
 from advisor.step.loader import length_of, rebuild
-from advisor.workloads.batches import seed_host
 from advisor.workloads.entrypoint import one_line, user_frames
-from advisor.workloads.loop import describe
+from advisor.workloads.loop import describe, seed_host
 
 # The first steps, whose results are compared, and the most seconds that they take, and that their batches take.
 PROBE_STEPS = 5

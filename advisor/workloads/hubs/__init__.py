@@ -1,1 +1,1 @@
-"""Adapters for models of other libraries: one file per library, found by ``advisor/workloads/adapters.py``."""
+"""Adapters for models of other libraries: one file per library, found by ``contract.py``."""

@@ -1,11 +1,14 @@
-"""The contract of an adapter, and the shared parts: made-up batches, and errors for unknown names."""
+"""The contract of an adapter, the adapters that there are, and what they share: options, shapes, unknown names."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,30 +16,10 @@ import yaml
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.records import Place, TargetSpec
-from advisor.workloads.workload import Workload
+from advisor.records import TargetSpec
+from advisor.workloads.loop import Loop
 
 _NAMES_SHOWN = 5
-
-
-@dataclass(slots=True)
-class Adapted(Workload):
-    """A workload that an adapter made, with what the user did not say.
-
-    ``notes`` say what was assumed on the user's behalf. ``usual_size`` is the batch size by default. ``samples`` are
-    those of a step whose batch does not show them, such as the index at which its samples begin. ``hint`` says what to
-    do when the model does not take the batch; empty where the user gave the batch. ``trainer`` is the library whose
-    trainer runs the loop, empty without one. ``places`` are those of the user's files where settings can be written.
-    ``whole_round`` lets a script go on for a round of its loop, with what feeds that.
-    """
-
-    notes: list[str] = field(default_factory=list)
-    usual_size: int | None = None
-    samples: int | None = None
-    hint: str = ""
-    trainer: str = ""
-    places: tuple[Place, ...] = ()
-    whole_round: tuple[Any, Any] | None = None
 
 
 class Adapter:
@@ -44,6 +27,8 @@ class Adapter:
 
     #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
+    #: Endings of files that are targets by themselves.
+    endings: tuple[str, ...] = ()
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
 
@@ -52,10 +37,10 @@ class Adapter:
         raise NotImplementedError
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """Return what ``value`` means: a Workload, or a model. None where it is not one of this library's objects."""
+        """Return what ``value`` means: a Loop, or a model. None where it is not one of this library's objects."""
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         """Return made-up batches for a model of this library, with a loss if it needs one; None for other models.
 
         ``data`` makes a batch of a given size, where there is one ``usual_size`` only of that. ``mode`` is ``train``
@@ -71,6 +56,38 @@ class Adapter:
                 f"Type `pip install {self.package}`, then run again.",
             )
         return importlib.import_module(f"{self.package}{submodule}")
+
+
+@functools.cache
+def adapters() -> tuple[Adapter, ...]:
+    """One of each adapter in the modules beside this one."""
+    for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{found.name}")
+    return tuple(kind() for kind in Adapter.__subclasses__())
+
+
+def present() -> Iterator[Adapter]:
+    """The adapters whose library is imported: no object of another one can be here."""
+    return (adapter for adapter in adapters() if adapter.package in sys.modules)
+
+
+def named(target: str) -> tuple[Adapter, str] | None:
+    """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
+    prefix, separator, name = target.partition(":")
+    if prefix.startswith("torchvision.models"):  # whose functions may load weights of a backbone
+        prefix = "torchvision"
+    adapter = next((one for one in adapters() if separator and one.prefix and one.prefix == prefix), None)
+    if adapter is not None and not name:
+        raise TargetError(f"{target} lacks a model's name.", "Write it after the colon, as in timm:resnet50.")
+    if adapter is None:
+        adapter, name = next((one for one in adapters() if Path(target).suffix in one.endings), None), target
+    return None if adapter is None else (adapter, name)
+
+
+def interpreted(value: Any, spec: TargetSpec) -> Any:
+    """The meaning of a library's object: a Loop or a model. Unchanged where no adapter knows it."""
+    found = (adapter.workload(value, spec) for adapter in present())
+    return next((one for one in found if one is not None), value)
 
 
 def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
@@ -98,11 +115,15 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
     return options
 
 
-def check_input(spec: TargetSpec, sizes: int, example: str) -> None:
-    """Raise TargetError where ``--input`` has another number of sizes than a batch, such as ``example``, has."""
+def sample_shape(spec: TargetSpec, sizes: int, example: str) -> tuple[int, ...]:
+    """The shape of one sample by ``--input``, empty without that option.
+
+    Raises TargetError where it has another number of sizes than a batch, such as ``example``, has.
+    """
     given = spec.input_shape
     if given is not None and len(given) != sizes:
         raise TargetError(
             f"--input {'x'.join(map(str, given))} has {len(given)} sizes, and a batch of this model has {sizes}.",
             f"Write all {sizes}, the batch size first, as in --input {example}.",
         )
+    return given[1:] if given else ()

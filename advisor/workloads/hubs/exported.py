@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
+from advisor.files.paths import EXPORTED
 from advisor.records import Mode, TargetSpec
-from advisor.workloads.hubs.contract import Adapted, Adapter
+from advisor.workloads.hubs.contract import Adapter
+from advisor.workloads.loop import Loop
 
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
@@ -20,6 +22,7 @@ _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made fro
 class Exported(Adapter):
     """A file instead of a module: the model in it, with the example inputs that it holds."""
 
+    endings = EXPORTED
     package = "torch"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
@@ -48,7 +51,7 @@ class Exported(Adapter):
         model.eval()
         examples = value.example_inputs
         if examples is None:
-            return Adapted(model=model, mode=Mode.INFER.value)
+            return Loop(model=model, mode=Mode.INFER)
         args, kwargs = examples
         if args and kwargs:
             raise TargetError(
@@ -58,4 +61,4 @@ class Exported(Adapter):
         batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
         notes = ["the program's own example inputs as its batch"]
         hint = "A program takes other sizes only where it was exported with dynamic ones: leave --batch-size out."
-        return Adapted(model=model, data=batch, mode=Mode.INFER.value, notes=notes, hint=hint)
+        return Loop(model=model, data=batch, mode=Mode.INFER, notes=notes, hint=hint)

@@ -10,13 +10,13 @@ from torch import nn
 from advisor.records import TargetSpec
 from advisor.step.batch import ForwardInputs
 from advisor.workloads.guess import noise, whole_numbers, with_labels
-from advisor.workloads.hubs.contract import Adapted, Adapter
+from advisor.workloads.hubs.contract import Adapter
+from advisor.workloads.loop import Loop
 
 _NODES = 1024
 _FEW_NODES = 32
 _EDGES_PER_NODE = 8
 _USUAL_FEATURES = 16
-_GRAPH_INPUTS = ["x", "edge_index"]
 
 
 class Geometric(Adapter):
@@ -24,8 +24,8 @@ class Geometric(Adapter):
 
     package = "torch_geometric"
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
-        if ForwardInputs(model).required != _GRAPH_INPUTS:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
+        if ForwardInputs(model).required != ["x", "edge_index"]:
             return None
         channels = (getattr(module, "in_channels", None) for module in model.modules())
         numbers = (one[0] if isinstance(one, tuple) else one for one in channels)

@@ -14,8 +14,9 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step.batch import ForwardInputs, map_tensors
 from advisor.workloads.guess import counted_run, noise, runs_on_gpu, typed, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, check_input
+from advisor.workloads.hubs.contract import sample_shape
 from advisor.workloads.hubs.hf_classes import labels_of, parts_of, text_of
+from advisor.workloads.loop import Loop
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
 _LENGTH, _SHORT = 512, 64
@@ -42,13 +43,13 @@ _INPUTS = ("input_ids", "pixel_values", "input_values", "input_features", "past_
 Batch = dict[str, Any]
 
 
-def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
+def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Loop:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
     given, longest = spec.input_shape, longest_text(model)
     made = ModelInputs(model, spec, min(longest, _LENGTH if runs_on_gpu(spec) else _SHORT))
     if given is not None and model.main_input_name == "input_ids":
         if "pixel_values" not in made.accepted:
-            check_input(spec, 2, "8x128")
+            sample_shape(spec, 2, "8x128")
         if given[-1] > longest:
             raise TargetError(
                 f"a text of {given[-1]} tokens is too long for {type(model).__name__}, which takes {longest}.",
@@ -64,7 +65,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
     notes = ["random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items() if "label" not in name)]
     if train and not trains:
         notes.append(f"labels that fit the loss of {type(model).__name__} are not known")
-    return Adapted(data=make, mode=Mode.TRAIN if trains else None, optimizer=_ADAMW, notes=notes)
+    return Loop(data=make, mode=Mode.TRAIN if trains else None, optimizer=_ADAMW, notes=notes)
 
 
 def longest_text(model: Any) -> int:

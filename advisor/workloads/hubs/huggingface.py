@@ -19,9 +19,10 @@ from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Mode, TargetSpec, Value
 from advisor.workloads.guess import runs_on_gpu
-from advisor.workloads.hubs.contract import Adapted, Adapter, options_of
+from advisor.workloads.hubs.contract import Adapter, options_of
 from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_text
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
+from advisor.workloads.loop import Loop
 
 # Memory of training in float32: weights, gradients and AdamW's two states.
 _TRAIN_COPIES = 4
@@ -57,18 +58,18 @@ class HuggingFace(Adapter):
             raise
         if new_tokens:
             return _generating(model, new_tokens, spec, [*notes, origin])
-        return Adapted(model=model.train(), notes=[*notes, origin])
+        return Loop(model=model.train(), notes=[*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):
-            return Adapted(model=_random_weights(value, spec), notes=["random weights"])
+            return Loop(model=_random_weights(value, spec), notes=["random weights"])
         if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
             return of_trainer(value)
         return None
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         import transformers
 
         plain: Any = getattr(model, "get_base_model", lambda: model)()  # of peft's wrapper
@@ -161,7 +162,7 @@ def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
     return model
 
 
-def of_trainer(trainer: Any) -> Adapted:
+def of_trainer(trainer: Any) -> Loop:
     """A Trainer's loop: its model, its loader, its loss and its optimizer."""
     if trainer.train_dataset is None:
         raise TargetError("the Trainer has no train_dataset.", "Give it one: its training loop is measured.")
@@ -185,7 +186,7 @@ def of_trainer(trainer: Any) -> Adapted:
     notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
     if arguments.gradient_accumulation_steps > 1:
         notes.append(f"each step is one of the {arguments.gradient_accumulation_steps} that the Trainer accumulates")
-    return Adapted(
+    return Loop(
         model=trainer.model,
         data=loader,
         loss=compute_loss,
@@ -197,7 +198,7 @@ def of_trainer(trainer: Any) -> Adapted:
     )
 
 
-def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Adapted:
+def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Loop:
     """Generation by a model as a workload for inference. Raises TargetError for a model that does not generate."""
     name = type(model).__name__
     if not model.can_generate():
@@ -227,4 +228,4 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
     step: Any = generate
     step.new_tokens = new_tokens  # by which the report counts tokens
     notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
-    return Adapted(model=model.eval(), data=made, mode=Mode.INFER.value, step=step, notes=notes, usual_size=1)
+    return Loop(model=model.eval(), data=made, mode=Mode.INFER, step=step, notes=notes, usual_size=1)

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.step.loss import is_callable_with
-from advisor.workloads.hubs.contract import Adapted, Adapter
+from advisor.workloads.hubs.contract import Adapter
+from advisor.workloads.loop import Loop
 
-_PAIR = 2
 # The hooks that a batch goes through before ``training_step``, in their order.
 _OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
 _EPOCHS = 1000  # of a Trainer that is told no number
@@ -82,7 +82,7 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
             "inference alone.",
         )
     if spec.mode is Mode.INFER:
-        return Adapted(model=module, data=loader, mode=Mode.INFER.value, notes=notes)
+        return Loop(model=module, data=loader, mode=Mode.INFER, notes=notes)
 
     trainer.strategy.setup_optimizers(trainer)
     # Of a LightningOptimizer its own.
@@ -103,7 +103,7 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
         clip = None
         said.append("the Trainer clips gradients by value, which is left out")
     training_step = _training_step(module, trainer.datamodule, pytorch)
-    found = Adapted(data=loader, mode=Mode.TRAIN.value, notes=[*said, *notes], trainer="lightning")
+    found = Loop(data=loader, mode=Mode.TRAIN, notes=[*said, *notes], trainer="lightning")
     if not module.automatic_optimization:
         return replace(found, step=_by_hand(module, training_step), models=[module], optimizers=optimizers)
     autocast = _AUTOCAST.get(str(trainer.precision))
@@ -136,7 +136,7 @@ def _loader(module: Any, trainer: Any) -> Any:
 
 def _training_step(module: Any, data: Any, pytorch: Any) -> Any:
     """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
-    takes_number = is_callable_with(inspect.signature(module.training_step), _PAIR)
+    takes_number = is_callable_with(inspect.signature(module.training_step), 2)
     of_data = {hook for hook in _OF_A_BATCH if pytorch.utilities.model_helpers.is_overridden(hook, data)}
 
     def training_step(model: Any, batch: Any) -> Any:

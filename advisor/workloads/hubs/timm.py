@@ -8,7 +8,8 @@ from torch import nn
 
 from advisor.records import TargetSpec
 from advisor.workloads.guess import image_samples
-from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
+from advisor.workloads.loop import Loop
 
 
 class Timm(Adapter):
@@ -23,12 +24,11 @@ class Timm(Adapter):
         model: nn.Module = timm.create_model(name, pretrained=False, **options_of(spec))
         return model
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         config: Any = getattr(model, "pretrained_cfg", None)
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
-        check_input(spec, 4, "8x3x224x224")
-        shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
+        shape = sample_shape(spec, 4, "8x3x224x224") or _shape_of(model, config or {})
         return image_samples(model, shape, train=train and model.training)
 
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import image_samples, momentum, noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
+from advisor.workloads.loop import Loop
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
@@ -39,34 +40,31 @@ class Torchvision(Adapter):
         offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
         return build(weights=None, **offline, **options_of(spec))
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         room, _, rest = type(model).__module__.partition(".models.")
         if room != "torchvision":
             return None
         kind = rest.partition(".")[0]
-        check_input(spec, *((5, "2x3x16x112x112") if kind == "video" else (4, "8x3x224x224")))
+        given = sample_shape(spec, *((5, "2x3x16x112x112") if kind == "video" else (4, "8x3x224x224")))
         train = train and model.training
         if kind == "optical_flow":
-            pair = _FLOW_SIZE if runs_on_gpu(spec) else _SMALL_FLOW_SIZE
-            height, width = spec.input_shape[-2:] if spec.input_shape is not None else pair
+            height, width = given[-2:] or (_FLOW_SIZE if runs_on_gpu(spec) else _SMALL_FLOW_SIZE)
 
             def make(size: int) -> tuple[torch.Tensor, ...]:
                 pair = noise(2 * size, 3, height, width).split(size)
                 return (*pair, noise(size, 2, height, width)) if train else pair
 
-            found = Adapted(data=make, notes=[f"two images of {height}x{width}"])
+            found = Loop(data=make, notes=[f"two images of {height}x{width}"])
             return replace(found, mode=Mode.TRAIN, loss=flow_loss, optimizer=momentum) if train else found
         if kind == "detection":
-            return _detection(model, spec, train=train)
-        return image_samples(model, _shape(kind, spec), train=train)
+            return _detection(model, given, train=train)
+        return image_samples(model, given or _shape(kind, spec), train=train)
 
 
 def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
-    """One sample's shape: from ``--input``, else from the preprocessing that comes with a named model's weights."""
+    """One sample's shape, from the preprocessing that comes with a named model's weights."""
     from torchvision import models
 
-    if spec.input_shape is not None:
-        return spec.input_shape[1:]
     crop: Any = _USUAL_SIZE
     with contextlib.suppress(ValueError, StopIteration):  # a model of the user's own, or one without weights
         weights: Any = next(iter(models.get_model_weights(spec.target.rpartition(":")[2])))
@@ -75,13 +73,13 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
 
-def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
-    """Images of ``--input`` or of the size that the model's own transform produces, with a few boxes each.
+def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
+    """Images of the ``given`` shape, or of the size that the model's own transform produces, with a few boxes each.
 
     Masks and key points come with them where the model has heads for those.
     """
     own = getattr(model.transform, "fixed_size", None) or [max(getattr(model.transform, "min_size", (800,)))] * 2
-    shape = spec.input_shape[1:] if spec.input_shape is not None else (3, *own[::-1])
+    shape = given or (3, *own[::-1])
     height, width = shape[-2:]
     heads: Any = getattr(model, "roi_heads", None)
     masks = getattr(heads, "mask_predictor", None) is not None
@@ -104,8 +102,8 @@ def _detection(model: Any, spec: TargetSpec, *, train: bool) -> Adapted:
         return noise(size, *shape)
 
     if not train:
-        return Adapted(data=images)
-    return Adapted(
+        return Loop(data=images)
+    return Loop(
         data=lambda size: (images(size), [target() for _ in range(size)]),
         mode=Mode.TRAIN,
         loss=detection_loss,

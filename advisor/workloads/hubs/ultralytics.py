@@ -13,7 +13,8 @@ from torch import nn
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
-from advisor.workloads.hubs.contract import Adapted, Adapter, check_input, options_of, unknown_name
+from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
+from advisor.workloads.loop import Loop
 
 _SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
@@ -59,17 +60,16 @@ class Ultralytics(Adapter):
             )
         for parameter in network.parameters():
             parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
-        return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
+        return Loop(model=network.train(), mode=spec.mode)
 
-    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Adapted | None:
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         from ultralytics.cfg import get_cfg
 
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
-        check_input(spec, 4, "8x3x640x640")
         network: Any = model
         side = _SIDE if runs_on_gpu(spec) else _SMALL_SIDE
-        height, width = spec.input_shape[-2:] if spec.input_shape else (side, side)
+        height, width = sample_shape(spec, 4, "8x3x640x640")[-2:] or (side, side)
         channels = int(getattr(network, "yaml", {}).get("channels", 3))
         note = f"random images of {height}x{width}"
 
@@ -77,9 +77,9 @@ class Ultralytics(Adapter):
             return noise(size, channels, height, width).sigmoid()
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
-            return Adapted(data=images, notes=[note])
+            return Loop(data=images, notes=[note])
         network.args, network.nc = get_cfg(), network.yaml["nc"]  # as its trainer does: the weights of its losses
-        return Adapted(
+        return Loop(
             data=lambda size: {"img": images(size), **_truth(network, size, height, width)},
             mode=Mode.TRAIN,
             loss=yolo_loss,

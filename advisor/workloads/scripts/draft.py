@@ -11,9 +11,9 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.records import Place
-from advisor.workloads.scripts.heads import batch_in_head
+from advisor.workloads.scripts.plain import batch_in_head
 from advisor.workloads.scripts.run import check_seen, places_of, watched
-from advisor.workloads.scripts.seen import NoLoopError, Seen
+from advisor.workloads.scripts.watch import NoLoopError, Seen
 
 _HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
 

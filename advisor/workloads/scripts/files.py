@@ -22,6 +22,7 @@ import torch
 
 from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.household import SOCKETS
+from advisor.process.meanwhile import replaced
 
 # Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
@@ -182,16 +183,14 @@ def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
     Its new files are made where it makes them, unless they are to lie aside too. The caches of PyTorch's compilers
     are written.
     """
-    global _new_ones_too  # noqa: PLW0603 - as are the functions that it is for
     guarded = _guarded(safetensors="safetensors.torch" in sys.modules)
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
     for owner, name, guard in guarded:
         setattr(owner, name, guard)
-    around, _new_ones_too = _new_ones_too, new_ones_too
     try:
-        yield
+        with replaced(sys.modules[__name__], "_new_ones_too", new_ones_too):
+            yield
     finally:
-        _new_ones_too = around
         for owner, name, function in before:
             setattr(owner, name, function)
 

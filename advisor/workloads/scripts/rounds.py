@@ -1,4 +1,4 @@
-"""Times the rounds of a script's loop as they are, and its statements by Python's own tracing of the loop's frame."""
+"""Rounds of a paused script's loop: run as steps, and timed as they are, with the statements beside the step."""
 
 from __future__ import annotations
 
@@ -8,22 +8,148 @@ import itertools
 import signal
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as module_hooks
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.errors import TargetError
+from advisor.python.loops import FoundLoop, lines_up, users_lines
 from advisor.python.trees import place_in
 from advisor.records import LeftOut, RoundTimes
-from advisor.workloads.scripts.running import ScriptStep
+from advisor.workloads.loop import GivenBatches
+from advisor.workloads.scripts.files import writing_aside
+from advisor.workloads.scripts.running import Pause, patched, without_workers
+from advisor.workloads.scripts.watch import Seen, parameters_in
 
+# Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
+_MOST_SKIPPED = 16
 # Rounds that are timed, while there is time for more; and the longest that all of it may take. Seconds.
 _MOST_ROUNDS, _TIME_S, WHOLE_ROUNDS_S = 64, 1.0, 10.0
 # Statements beside the step that are named, and the least share of a round that one has to take. Unitless.
 _NAMED, _LEAST_SHARE = 3, 0.01
 _LONGEST = 60  # characters of a statement as it is shown
+
+
+class ScriptStep:
+    """Runs one round of a paused script on a batch, and returns the last tensor that ``backward`` was called on.
+
+    A loader's iterators return the given batch and never end. Other loaders are read as usual, and so is this one
+    without gradients, since that is an evaluation. For a batch that the loop skips, the previous loss is returned.
+    Raises TargetError if the script ends, or if a round trains none of the ``optimizers``: then it has made another
+    model, without settings.
+    """
+
+    capture_problem = (
+        "the step is one round of your script's loop, and a replay would skip its counting and reading; "
+        "`perf-advisor init` writes the script's parts as a build() to complete"
+    )
+
+    def __init__(self, seen: Seen, loop: FoundLoop | None) -> None:
+        users = (where for where in seen.frames if where.is_users)
+        self._place = loop.place if loop else next(f"{where.file}:{where.line}" for where in users)
+        self.script, self.loop, self._optimizers = seen.script, loop, seen.optimizers
+        self.casts = seen.casts  # the type that the script's own autocast casts to within the step
+        self.batches = seen.loader  # what feeds it: the loader, or numbers
+        if self.batches is None:
+            self.batches = GivenBatches(itertools.count, "the script's own loop")
+        self._pause = seen.pause or Pause()  # else the script has ended after its only round
+        self._iterators = seen.iterators
+        self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
+        self._skipped = 0
+        self._updated: list[Optimizer] = []
+        self._replays = 0
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Run a round."""
+        self._losses.clear()
+        self._updated.clear()
+        self._replays = 0
+        with self._hooked():
+            goes_on = self.script.go_on(batch)
+        trains = self._losses or self._updated or self._replays
+        self._skipped = 0 if trains else self._skipped + 1
+        if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
+            raise TargetError(
+                f"the loop at {self._place} has come to its end.",
+                "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
+            )
+        self._loss = self._losses[-1].detach() if self._losses else self._loss
+        return self._loss
+
+    def _trains_another(self) -> bool:
+        """Whether all updates of a round are of parameters that no optimizer had before."""
+        if not {*self._updated}.isdisjoint(self._optimizers):
+            return False
+        known, updated = ({id(p) for one in some for p in parameters_in(one)}
+                          for some in (self._optimizers, self._updated))  # fmt: skip
+        return bool(known and updated) and known.isdisjoint(updated)
+
+    @contextlib.contextmanager
+    def _hooked(self) -> Iterator[None]:
+        wrappers = (
+            (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+            (DataLoader, "__iter__", self._on_iter),
+            (torch.Tensor, "backward", self._on_backward),
+            (OneCycleLR, "step", _step_schedule),
+            (torch.cuda.CUDAGraph, "replay", self._on_replay),
+        )
+        with register_optimizer_step_pre_hook(self._on_update), patched(*wrappers), writing_aside(new_ones_too=True):
+            yield
+
+    def _on_next_batch(self, read: Callable[..., Any], iterator: Any) -> Any:
+        loader = self._iterators.get(iterator) if self.script.runs else None
+        if loader is None:
+            return read(iterator)
+        if loader is self._pause.at and torch.is_grad_enabled():
+            return self.script.pause()
+        if iterator not in self._anew:
+            self._anew[iterator] = DataLoader.__iter__(loader)
+        return read(self._anew[iterator])
+
+    def _on_iter(self, begin: Callable[..., Any], loader: Any) -> Any:
+        read_by = self._pause.at  # Accelerate's loaders iterate the one inside them
+        is_measured = loader is getattr(read_by, "base_dataloader", read_by)
+        if not is_measured or not self.script.runs or not torch.is_grad_enabled():
+            return begin(loader)
+        with without_workers(loader):  # it is not read
+            iterator = begin(loader)
+        self._iterators[iterator] = read_by
+        return iterator
+
+    def _on_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self._losses.append(loss)
+        backward(loss, *args, **kwargs)
+        self._end_at("backward")
+
+    def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
+        self._updated.append(optimizer)
+        self._end_at("update")
+
+    def _end_at(self, event: str) -> None:
+        """Pause the script where this event is the end of its round."""
+        lines = self._pause.at
+        if event == self._pause.event and self.script.runs and lines in (None, users_lines(lines_up(sys._getframe(2)))):
+            self.script.pause()
+
+    def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
+        self._replays += 1  # the step of a changed file may be a captured one
+        replay(graph)
+
+
+def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -> None:
+    if schedule.last_epoch >= schedule.total_steps - 1:  # it begins anew, as the loop does
+        schedule.last_epoch = -1
+    step(schedule, *args)
 
 
 class _TooLong(BaseException):
@@ -37,16 +163,17 @@ class WholeRounds:
     """
 
     def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:
-        self._step, self._synchronize = step, synchronize
-        self._statements: list[ast.stmt] = step.loop.statement.body
+        assert step.loop is not None
+        self._step, self._frame, self._synchronize = step, step.loop.where.frame, synchronize
+        self._statements = step.loop.statement.body
         self._update = place_in(self._statements, step.loop.where.line) % len(self._statements)
         self._seconds = [0.0 for _ in self._statements]
         self._trains: dict[int, bool] = {}  # of statements that call modules: whether any with gradients
         self._now, self._since, self._rounds = -1, 0.0, 0
 
-    def times(self, data: Any) -> RoundTimes | None:
-        """The times of rounds on these batches. None where a round fails, or none ends."""
-        batches = itertools.chain.from_iterable(itertools.repeat(data))
+    def times(self) -> RoundTimes | None:
+        """The times of rounds. None where a round fails, or none ends."""
+        batches = itertools.chain.from_iterable(itertools.repeat(self._step.batches))
         signals = signal.signal(signal.SIGALRM, self._leave)
         signal.setitimer(signal.ITIMER_REAL, WHOLE_ROUNDS_S)
         found: tuple[int, float] | None = None
@@ -77,17 +204,15 @@ class WholeRounds:
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:
-        frame, script = self._step.loop.where.frame, self._step.script
-        hook = module_hooks.register_module_forward_pre_hook(self._look_for_evaluation)
-        frame.f_trace = self._look
-        script.begins = lambda: sys.settrace(lambda *_: None)  # no function that is called is looked at
-        try:
-            yield
-        finally:
-            self._begin(-1)
-            frame.f_trace = script.begins = None
-            sys.settrace(None)
-            hook.remove()
+        self._frame.f_trace = self._look
+        self._step.script.begins = lambda: sys.settrace(lambda *_: None)  # no function that is called is looked at
+        with module_hooks.register_module_forward_pre_hook(self._look_for_evaluation):
+            try:
+                yield
+            finally:
+                self._begin(-1)
+                self._frame.f_trace = self._step.script.begins = None
+                sys.settrace(None)
 
     def _look(self, frame: FrameType, event: str, _: Any) -> Any:
         """Note the statement of the body that a line of the loop's frame is in."""

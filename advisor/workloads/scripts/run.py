@@ -18,17 +18,13 @@ import torch
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
 from advisor.records import Place
-from advisor.workloads.hubs.contract import Adapted
 from advisor.workloads.hubs.huggingface import of_trainer
+from advisor.workloads.loop import Loop
 from advisor.workloads.places import LoopPlaces, place_of_call, places_of_call, places_of_made
 from advisor.workloads.scripts.files import compiled_by, source_of
-from advisor.workloads.scripts.heads import with_heads
 from advisor.workloads.scripts.plain import workload_of
-from advisor.workloads.scripts.running import Script
-from advisor.workloads.scripts.seen import NoLoopError, Seen
-from advisor.workloads.scripts.watch import Watch
-
-_MAIN = "__main__"
+from advisor.workloads.scripts.running import Script, with_heads
+from advisor.workloads.scripts.watch import NoLoopError, Seen, Watch
 
 
 def script_workload(script: str, directory: str) -> Any:
@@ -43,7 +39,7 @@ def script_workload(script: str, directory: str) -> Any:
             workload = of_trainer(workload)
             files = dict.fromkeys(where.file for where in seen.frames if where.is_users)
             workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
-        elif isinstance(workload, Adapted):
+        elif isinstance(workload, Loop):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
         return workload  # noqa: TRY300 - the places are of the same try
     except NoLoopError as problem:
@@ -73,9 +69,9 @@ def watched(script: str, directory: str) -> Seen:
     """Run a script until its first whole step is done, or to its end, and return the records."""
     path = Path(directory, script).resolve()
     source = source_of(path)
-    module = ModuleType(_MAIN)
+    module = ModuleType("__main__")
     module.__file__ = str(path)
-    sys.modules[_MAIN] = module
+    sys.modules[module.__name__] = module
     code = with_heads(source, str(path))
     package = _package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))

@@ -1,39 +1,47 @@
 """A script on a stack of its own, which is paused once in each round of its loop and goes on where it was left.
 
 Nothing of the script ends where it is paused: its generators, ``with`` blocks and variables stay as they are, also in a
-process that is forked meanwhile.
+process that is forked meanwhile. Its loops have heads, by which they begin anew where their items end.
 """
 
+import ast
 import asyncio
+import builtins
 import contextlib
 import contextvars
 import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
 import torch
 from greenlet import getcurrent, greenlet
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import OneCycleLR
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
-from advisor.python.loops import lines_up, users_lines
-from advisor.workloads.scripts.files import writing_aside
+from advisor.python.trees import functions_that, names_called
+from advisor.workloads.loop import MOST_KEPT
 
-# The loader of each iterator that a script made while it was watched. Such a loader has no workers.
-Iterators = MutableMapping[Any, Any]
-# Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
-_MOST_SKIPPED = 16
+_HEAD = "__perf_advisor_head__"
+_TRAINS = frozenset({"backward", "step"})
+# The names under which tqdm's and click's bars hold what they wrap.
+_WRAPPED = ("iterable", "iter")
 # Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
 _PAUSED: list[greenlet] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Where a round ends: at a ``read``, before an ``update``, or behind a ``backward`` pass.
+
+    ``at`` is the loader that is read, or the lines of the user's; None for any lines.
+    """
+
+    event: str = ""
+    at: Any = None
 
 
 class Script:
@@ -43,7 +51,6 @@ class Script:
         self._greenlet = greenlet(lambda *_: run())
         self._greenlet.gr_context = contextvars.copy_context()
         self._outside: Any = None
-        self._inference_mode: Any = None  # what ends the script's own while it is paused
         self.pid = os.getpid()  # of the process that lets it go on
         self.begins: Callable[[], None] | None = None  # called in the script when it goes on
         _PAUSED.append(self._greenlet)
@@ -58,28 +65,19 @@ class Script:
         if self._greenlet.dead:
             return False
         self.pid, self._greenlet.parent = os.getpid(), getcurrent()
-        self._outside, in_inference_mode = _modes(), torch.is_inference_mode_enabled()
-        event_loop = asyncio._get_running_loop()
-        self._inference_mode = None
-        try:
+        self._outside = _modes()
+        with _modes_afterwards(self._outside):
             self._greenlet.switch(given)
-        finally:
-            if torch.is_inference_mode_enabled() != in_inference_mode:
-                self._inference_mode = torch._C._InferenceMode(in_inference_mode)
-            _set_modes(self._outside)
-            asyncio._set_running_loop(event_loop)
         return not self._greenlet.dead
 
     def pause(self) -> Any:
         """Wait within the script until it is let go on, and return what it is given then."""
-        own, event_loop = _modes(), asyncio._get_running_loop()
-        is_own = own != self._outside  # as in a `with` block around the loop; else it has those of each step
-        parent = self._greenlet.parent
+        own, parent = _modes(), self._greenlet.parent
+        afterwards = None if own == self._outside else own  # as in a `with` block around the loop; else each step's
         assert parent is not None, "it was let go on by another"
-        given = parent.switch()
-        asyncio._set_running_loop(event_loop)  # of the thread, as the modes are
-        if is_own:
-            _set_modes(own)
+        infers = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+        with infers, _modes_afterwards(afterwards):
+            given = parent.switch()
         if self.begins is not None:
             self.begins()
         return given
@@ -87,151 +85,88 @@ class Script:
 
 def _modes() -> tuple[Any, ...]:
     """The modes of PyTorch in this thread: autocast and gradients. All code in the thread shares them."""
-    casts = tuple((torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
-    return casts, _autocasts_around(), torch.is_grad_enabled()
-
-
-def _autocasts_around() -> int:
-    """The number of active autocasts; at 0 PyTorch forgets the weights that it has cast."""
+    casts = tuple((one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
     torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
+    around = torch.autocast_decrement_nesting()  # active autocasts; at 0 PyTorch forgets the weights that it has cast
+    return casts, around, torch.is_grad_enabled()
 
 
-def _set_modes(modes: tuple[Any, ...]) -> None:
-    casts, around, records = modes
-    for device, (enabled, dtype) in zip(("cpu", "cuda"), casts, strict=True):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-    if (more := around - _autocasts_around()) != 0:
-        torch.clear_autocast_cache()
-    for _ in range(abs(more)):
-        _ = torch.autocast_increment_nesting() if more > 0 else torch.autocast_decrement_nesting()
-    torch.set_grad_enabled(records)
+@contextlib.contextmanager
+def _modes_afterwards(modes: tuple[Any, ...] | None) -> Iterator[None]:
+    """Set modes at the end of a block, and the event loop that runs at its beginning. None for those at the end."""
+    event_loop = asyncio._get_running_loop()
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(event_loop)
+        casts, around, records = modes or _modes()
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        if (more := around - _modes()[1]) != 0:
+            torch.clear_autocast_cache()
+        for _ in range(abs(more)):
+            _ = torch.autocast_increment_nesting() if more > 0 else torch.autocast_decrement_nesting()
+        torch.set_grad_enabled(records)
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Where a round ends: at a ``read``, before an ``update``, or behind a ``backward`` pass.
+class Head(Iterator[Any]):
+    """The items of a loop. While it ``goes_on``, they start again at their end, and counts after some rounds."""
 
-    ``at`` is the loader that is read, or the lines of the user's; None for any lines.
-    """
+    #: The latest of each loop, by its code and line.
+    latest: ClassVar[MutableMapping[tuple[CodeType, int], "Head"]] = weakref.WeakValueDictionary()
 
-    event: str = ""
-    at: Any = None
+    def __init__(self, items: Iterable[Any]) -> None:
+        frame = sys._getframe(1)
+        self.latest[frame.f_code, frame.f_lineno] = self
+        self.goes_on = False
+        self.item: Any = None  # the latest one, until it goes on
+        self.counts_to: int | None = None
+        self._items, self._iterator = items, iter(items)
+        self._is_counted = _counts(items)
+        self._kept: list[Any] | None = [] if self._iterator is items else None
+        self._first: int | None = None
 
-
-class ScriptStep:
-    """Runs one round of a paused script on a batch, and returns the last tensor that ``backward`` was called on.
-
-    A loader's iterators return the given batch and never end. Other loaders are read as usual, and so is this one
-    without gradients, since that is an evaluation. For a batch that the loop skips, the previous loss is returned.
-    Raises TargetError if the script ends, or if a round trains none of the ``optimizers``: then it has made another
-    model, without settings.
-    """
-
-    loop: Any = None  # the FoundLoop that the rounds are of, where it is one
-    casts = "none"  # the type that the script's own autocast casts to within the step
-    capture_problem = (
-        "the step is one round of your script's loop, and a replay would skip its counting and reading; "
-        "`perf-advisor init` writes the script's parts as a build() to complete"
-    )
-
-    def __init__(
-        self, script: Script, place: str, pause: Pause, iterators: Iterators, optimizers: Sequence[Optimizer]
-    ) -> None:
-        self.script, self._place, self._pause, self._iterators = script, place, pause, iterators
-        self._optimizers = optimizers
-        self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
-        self._skipped = 0
-        self._updated: list[Optimizer] = []
-        self._replays = 0
-
-    def __call__(self, batch: Any) -> torch.Tensor:
-        """Run a round."""
-        self._losses.clear()
-        self._updated.clear()
-        self._replays = 0
-        with self._hooked(), writing_aside(new_ones_too=True):
-            goes_on = self.script.go_on(batch)
-        trains = self._losses or self._updated or self._replays
-        self._skipped = 0 if trains else self._skipped + 1
-        if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
-            raise TargetError(
-                f"the loop at {self._place} has come to its end.",
-                "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
-            )
-        self._loss = self._losses[-1].detach() if self._losses else self._loss
-        return self._loss
-
-    def _trains_another(self) -> bool:
-        """Whether all updates of a round are of parameters that no optimizer had before."""
-        if not self._updated or any(one in self._optimizers for one in self._updated):
-            return False
-        known, updated = ({id(p) for one in some for group in one.param_groups for p in group["params"]}
-                          for some in (self._optimizers, self._updated))  # fmt: skip
-        return bool(known) and known.isdisjoint(updated)
-
-    @contextlib.contextmanager
-    def _hooked(self) -> Iterator[None]:
-        hook = register_optimizer_step_pre_hook(self._on_update)
-        wrappers = (
-            (_BaseDataLoaderIter, "__next__", self._on_next_batch),
-            (DataLoader, "__iter__", self._on_iter),
-            (torch.Tensor, "backward", self._on_backward),
-            (OneCycleLR, "step", _step_schedule),
-            (torch.cuda.CUDAGraph, "replay", self._on_replay),
-        )
+    def __next__(self) -> Any:
+        """The next item, with the count of its place in this pass."""
         try:
-            with patched(*wrappers):
-                yield
-        finally:
-            hook.remove()
-
-    def _on_next_batch(self, read: Callable[..., Any], iterator: Any) -> Any:
-        loader = self._iterators.get(iterator) if self.script.runs else None
-        if loader is None:
-            return read(iterator)
-        if loader is self._pause.at and torch.is_grad_enabled():
-            return self.script.pause()
-        if iterator not in self._anew:
-            self._anew[iterator] = DataLoader.__iter__(loader)
-        return read(self._anew[iterator])
-
-    def _on_iter(self, begin: Callable[..., Any], loader: Any) -> Any:
-        read_by = self._pause.at  # Accelerate's loaders iterate the one inside them
-        is_measured = loader is getattr(read_by, "base_dataloader", read_by)
-        if not is_measured or not self.script.runs or not torch.is_grad_enabled():
-            return begin(loader)
-        with without_workers(loader):  # it is not read
-            iterator = begin(loader)
-        self._iterators[iterator] = read_by
-        return iterator
-
-    def _on_backward(self, backward: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        self._losses.append(loss)
-        backward(loss, *args, **kwargs)
-        self._end_at("backward")
-
-    def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
-        self._updated.append(optimizer)
-        self._end_at("update")
-
-    def _end_at(self, event: str) -> None:
-        """Pause the script where this event is the end of its round."""
-        lines = self._pause.at
-        if event == self._pause.event and self.script.runs and lines in (None, users_lines(lines_up(sys._getframe(2)))):
-            self.script.pause()
-
-    def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
-        self._replays += 1  # the step of a changed file may be a captured one
-        replay(graph)
+            item = next(self._iterator)
+        except StopIteration:
+            if not self.goes_on:
+                raise
+            if self._kept is not None:
+                self._items, self._kept = self._kept, None
+            self._iterator = iter(self._items)
+            item = next(self._iterator)
+        if self._kept is not None and len(self._kept) < MOST_KEPT:
+            self._kept.append(item)
+        self.item = None if self.goes_on else item
+        if self._is_counted and self._first is None:
+            self._first = item[0]
+        if self._first is None or not self.counts_to:
+            return item
+        return self._first + (item[0] - self._first) % self.counts_to, *item[1:]
 
 
-def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -> None:
-    if schedule.last_epoch >= schedule.total_steps - 1:  # it begins anew, as the loop does
-        schedule.last_epoch = -1
-    step(schedule, *args)
+def with_heads(source: bytes, file: str) -> CodeType:
+    """Compile a file whose loops that train have a :class:`Head`. Raises SyntaxError."""
+    setattr(builtins, _HEAD, Head)
+    tree = ast.parse(source, file)
+    if any(name.encode() in source for name in _TRAINS):
+        train = _TRAINS | functions_that(tree, lambda one: bool(names_called(one) & _TRAINS))
+        for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For) and names_called(node) & train]:
+            head = ast.Call(ast.Name(_HEAD, ast.Load()), [loop.iter], [])
+            loop.iter = ast.fix_missing_locations(ast.copy_location(head, loop))
+    code: CodeType = compile(tree, file, "exec")
+    return code
+
+
+def _counts(items: Any) -> bool:
+    """Whether ``enumerate`` counts these items, also inside progress bars."""
+    while items is not None and type(items) is not enumerate:
+        inner = (getattr(items, name, None) for name in _WRAPPED)
+        items = next((one for one in inner if one is not None), None)
+    return items is not None
 
 
 @contextlib.contextmanager
