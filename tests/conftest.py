@@ -132,7 +132,7 @@ def nothing_left():
         import process_state
 
         process_state.forget_accelerator()
-        if multiprocessing.active_children():
+        if any(child.daemon for child in multiprocessing.active_children()):  # as workers are; builders are not
             process_state.end_loader_workers()
 
 
