@@ -93,10 +93,6 @@ def test_each_file_is_read_once(tmp_path):
 # --- what matters to the measured loop ------------------------------------------------------------------------
 
 
-def _found(recipe):
-    return Finding(recipe, "train.py", 3, "a line", "does something", "do another thing")
-
-
 def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
     recipes = load_catalog().recipes
     assert {name for name in ON_GPU_ONLY if "cpu" in recipes[name].devices} == set()
@@ -115,4 +111,5 @@ def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
 def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
     facts = cpu_facts()
     facts = replace(facts, workload=replace(facts.workload, **workload), profile=None)
-    assert bool(relevant([_found(recipe)], facts)) is kept
+    finding = Finding(recipe, "train.py", 3, "a line", "does something", "do another thing")
+    assert bool(relevant([finding], facts)) is kept
