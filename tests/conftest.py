@@ -132,7 +132,7 @@ def nothing_left():
         import process_state
 
         process_state.forget_accelerator()
-        if multiprocessing.active_children():
+        if any(child.daemon for child in multiprocessing.active_children()):  # as workers are; builders are not
             process_state.end_loader_workers()
 
 
@@ -184,7 +184,7 @@ def _tiers_of(path):
 def pytest_collection_modifyitems(config, items):
     """Mark each test with the tier of its folder, and order the files; a tier's marker is in the test's own file.
 
-    Two processes take a file each in turn (``--dist loadfile --no-loadscope-reorder``): what is long would end alone.
+    Processes take a file each in turn (``--dist loadfile --no-loadscope-reorder``): what is long would end alone.
     """
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for path, tests in itertools.groupby(items, lambda item: item.path):

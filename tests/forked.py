@@ -1,5 +1,6 @@
 """Programs in processes of their own that need not import torch: forked from the fork server, as trials are."""
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -47,4 +48,5 @@ def _run(code: str, argv: list[str], written: str, folder: str, environment: dic
     os.chdir(folder)
     os.environ |= environment
     sys.argv, tempfile.tempdir = argv, None
+    multiprocessing.set_start_method(None, force=True)  # the system's, as in a program of its own
     exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})

@@ -43,6 +43,7 @@ def _become_rank(variables: dict[str, str], address: str) -> NoReturn:
 
         from advisor.ranks.trial import main
 
+        os.closerange(3, 1024)  # as torchrun does: with the socket of a launcher that has ended it would wait
         os.environ |= variables
         torch.set_num_threads(1)  # as with torchrun's OMP_NUM_THREADS
         main(address)

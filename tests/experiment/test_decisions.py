@@ -267,13 +267,13 @@ def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
 
 def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):
     assert not measured.can_decide("tf32")
-    history = [
-        structs.replace(event, recommendations=_without_the_optimizer(event.recommendations))
-        if isinstance(event, events.Ranked)
-        else event
-        for event in sample_history()
-        if not (isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "fused_optimizer")
-    ]
+    history = []
+    for event in sample_history():
+        if isinstance(event, events.Ranked):
+            others = (one for one in event.recommendations if one.record.candidate.recipe != "fused_optimizer")
+            history.append(structs.replace(event, recommendations=tuple(others)))
+        elif not (isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "fused_optimizer"):
+            history.append(event)
     state = SessionState.of(history)
     assert state.finished is not None
     assert not any(record.candidate.recipe == "fused_optimizer" for record in state.trials.values())
@@ -281,7 +281,3 @@ def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):
     state.apply(events.Decided("fused_optimizer", Decision.REJECTED))
     assert set(state.stack.settings) == {AUTOCAST, "model.memory_format"}
     assert state.can_decide("fused_optimizer"), "and be taken back in"
-
-
-def _without_the_optimizer(recommendations):
-    return tuple(item for item in recommendations if item.record.candidate.recipe != "fused_optimizer")

@@ -382,14 +382,12 @@ def with_views(settings):
     return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
 
 
-def slow_over_ranks(settings):
-    return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
-
-
 def test_what_no_time_was_left_for_is_named(tmp_path):
-    scaling = (
-        session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run().state.scaling
-    )
+    def slow_over_ranks(settings):
+        return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+
+    run = session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run()
+    scaling = run.state.scaling
     assert scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
 
 

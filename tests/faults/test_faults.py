@@ -217,8 +217,10 @@ def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, mo
     chance = random.Random(chain)
     begin = ["target.py", "--device", "cpu", "--only", "zero_grad,channels_last,fused_optimizer"]
     process = _started(tmp_path, *begin)
-    _wait_for_a_baseline(tmp_path / "state" / "sessions", process)
-    (path,) = (tmp_path / "state" / "sessions").glob("*.jsonl")
+    sessions = tmp_path / "state" / "sessions"
+    _wait(lambda: any("BaselineMeasured" in path.read_text() for path in sessions.glob("*.jsonl")))
+    assert process.poll() is None
+    (path,) = sessions.glob("*.jsonl")
     before, had_control, _ = _measured(path)
     for kill in range(KILLS_OF_ONE):
         if chance.random() < 0.5:
@@ -239,11 +241,6 @@ def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, mo
     after, has_control, _ = _measured(path)
     assert not before - after
     assert has_control or not had_control
-
-
-def _wait_for_a_baseline(folder, process):
-    _wait(lambda: any("BaselineMeasured" in path.read_text() for path in folder.glob("*.jsonl")))
-    assert process.poll() is None
 
 
 def _wait_for_a_record(path, process):

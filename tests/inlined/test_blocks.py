@@ -39,10 +39,6 @@ def sequential_blocks():
     return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)), nn.Linear(4, 2))
 
 
-def one_block_many_times():
-    return nn.Sequential(*[Block()] * 6)
-
-
 MODELS = {
     "layers rather than experts": (Decoder, (("Block", 5),)),
     "blocks rather than stages": (lambda: nn.Sequential(Stage(4, 2), Stage(8, 3)), (("Block", 5),)),
@@ -55,7 +51,7 @@ MODELS = {
     "the layers of one kind in several stages": (torchvision.models.resnet18, (("BasicBlock", 8),)),
     "a subclass of ModuleDict": (torchvision.models.densenet121, (("_DenseLayer", 58), ("_Transition", 3))),
     "none": (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), ()),
-    "one and the same": (one_block_many_times, ()),
+    "one and the same": (lambda: nn.Sequential(*[Block()] * 6), ()),
     "a bare layer": (lambda: nn.Linear(2, 2), ()),
 }
 each_model = pytest.mark.parametrize(("make", "expected"), MODELS.values(), ids=MODELS)

@@ -26,11 +26,7 @@ FACTS = {
     "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}),
 }
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
-
-
-def each_value():
-    pairs = [(recipe, value) for recipe in RECIPES for value in recipe.values]
-    return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
+VALUES = {f"{recipe.id}={value}": (recipe, value) for recipe in RECIPES for value in recipe.values}
 
 
 def facts_for(recipe):
@@ -115,7 +111,7 @@ def test_proposing_imports_no_torch():
 
 
 @pytest.mark.gpu
-@each_value()
+@pytest.mark.parametrize(("recipe", "value"), VALUES.values(), ids=VALUES)
 @pytest.mark.usefixtures("flags_kept")
 def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:

@@ -90,10 +90,6 @@ def test_what_travels_to_the_device_is_smaller():
     assert split.dataset is not loader.dataset
 
 
-def moved_from(dataset):
-    return [type(transform).__name__ for transform in without_last_transforms(dataset)[1]]
-
-
 @pytest.mark.parametrize(
     ("dataset", "moved"),
     [
@@ -108,7 +104,7 @@ def moved_from(dataset):
     ],
 )
 def test_the_last_transforms_of_torchvisions_are_moved(dataset, moved):
-    assert moved_from(dataset) == moved
+    assert [type(transform).__name__ for transform in without_last_transforms(dataset)[1]] == moved
     if not moved:
         with pytest.raises(RefusedError, match="does not end in a transform that can run on whole batches"):
             split_by_apply(DataLoader(dataset))

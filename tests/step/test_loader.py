@@ -24,10 +24,6 @@ def stacked(samples):
     return torch.stack([number for number, _ in samples]) + 100
 
 
-def numbers_of(loader):
-    return torch.cat([batch[0] if isinstance(batch, list) else batch for batch in loader]).tolist()
-
-
 # --- what is kept ---------------------------------------------------------------------------------------------
 
 
@@ -120,7 +116,7 @@ def test_a_subclass_keeps_its_class_and_its_own_arguments():
     made = rebuild(Scaled(Numbers(), 3, batch_size=4), num_workers=1, batch_size=5)
     assert type(made) is Scaled
     assert made.collate_fn.__self__ is made
-    assert numbers_of(made) == [3.0 * number for number in range(10)]
+    assert torch.cat([*made]).tolist() == [3.0 * number for number in range(10)]
     assert type(rebuild(Ordered(Numbers(), shuffle=True), num_workers=1).sampler).__name__ == "RandomSampler"
     assert type(rebuild(Ordered(Numbers()), num_workers=1).sampler).__name__ == "SequentialSampler"
 

@@ -155,14 +155,10 @@ def test_a_compiled_model_is_the_model(compiled):
     assert list(model.state_dict()) == list(Net().state_dict())
     train(model, optimizer)
     assert counters["frames"]["ok"] > 0
-    assert_same(model, trained_plainly(4))
+    plain = Net()
+    train(plain, adamw(plain), data=batches(4))
+    assert_same(model, plain)
     assert model.eval().generate(TOKENS, 3).shape == (7,)
-
-
-def trained_plainly(count):
-    model = Net()
-    train(model, adamw(model), data=batches(count))
-    return model
 
 
 @pytest.mark.compile

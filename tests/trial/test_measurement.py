@@ -133,12 +133,8 @@ def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cy
     assert Feed(data).cycle(most_steps=20) == cycle
 
 
-def blocks_of(*step_ms):
-    return [Block(1, 4, ms / 1e3) for ms in step_ms]
-
-
 def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
-    merged = merge_uneven(blocks_of(*[2.0, 2.0, 2.0, 10.0] * 6))
+    merged = merge_uneven([Block(1, 4, ms / 1e3) for ms in [2.0, 2.0, 2.0, 10.0] * 6])
     assert len(merged) >= FEWEST_BLOCKS
     assert [block.step_ms for block in merged] == pytest.approx([4.0] * len(merged))
     assert sum(block.samples for block in merged) == 24 * 4

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from planted import TINY_TARGET, plant
+from planted import TINY_TARGET
 from real_session import Run
 
 from advisor.errors import ExitCode
@@ -19,20 +19,6 @@ pytestmark = pytest.mark.usefixtures("real_sessions")
 
 LONGEST_S = 300.0  # generous: the machine may be loaded
 SOON_S = 30.0  # the fork server imports torch before it looks at anything else
-
-COMPILES_AT_EACH_STEP = """
-import torch
-class Counting(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-    def forward(self, x):
-        self.calls += 1
-        return x + 0.0 * self.calls
-counting = Counting()
-counting.compile(backend="eager")
-workload.model[2] = torch.nn.Sequential(workload.model[2], counting)
-"""
 
 
 @pytest.fixture
@@ -59,16 +45,6 @@ def test_a_target_that_fails_ends_the_session(tmp_path):
     run.session.rework()
     run.session.retry("zero_grad=zeros")
     assert isinstance(run.told[-1], events.SessionFinished)
-
-
-def test_compiling_at_each_step_is_noted(tmp_path):
-    plant(tmp_path / "recipes", "compiling", apply=COMPILES_AT_EACH_STEP)
-    run = Run(tmp_path, TINY_TARGET, only=("compiling",), budget_s=40.0)
-    run.run_until(
-        lambda event: isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "compiling"
-    )
-    notes = "; ".join(run.state.trials["compiling=true"].result.notes)
-    assert "the compiler gave up on a function that it had compiled too often" in notes
 
 
 PRINTS_MUCH = TINY_TARGET.replace("return 1.0 * x", "print('x' * 5_000); return 1.0 * x")

@@ -146,14 +146,9 @@ DDP, SHARDED = {"parallel.strategy": "ddp"}, {"parallel.strategy": "fully_shard"
 NO_SYNC = {**DDP, "parallel.no_sync": True, "step.accumulate": 2}
 
 
-@pytest.mark.parametrize(
-    ("settings", "start"),
-    [(DDP, "torchrun"), *((one, "ranks_are_forked") for one in (SHARDED, NO_SYNC))],
-    ids=["ddp", "fully_shard", "no_sync"],
-)
-def test_two_ranks_compute_what_one_process_does(run, settings, start, request):
-    if start != "torchrun":
-        request.getfixturevalue(start)
+@pytest.mark.parametrize("settings", [DDP, SHARDED, NO_SYNC], ids=["ddp", "fully_shard", "no_sync"])
+@pytest.mark.usefixtures("ranks_are_forked")
+def test_two_ranks_compute_what_one_process_does(run, settings):
     result = run("plain", settings)
     assert result.outcome is Outcome.MEASURED, result
     accumulate = settings.get("step.accumulate", 1)

@@ -1,9 +1,10 @@
-"""Exported settings under torchrun: two processes on the CPU train what one does."""
+"""Exported settings in two processes on the CPU, which have torchrun's variables: they train what one does."""
 
-import subprocess
-import sys
+import contextlib
+import socket
 import textwrap
 
+import forked
 import pytest
 import torch
 from exported_module import plain_losses
@@ -16,6 +17,7 @@ DDP = {
     "optimizer.implementation": "foreach",
     "data.num_workers": 1,
 }
+RANKS = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
 # Every rank has weights and random numbers of its own before it prepares, as a script without a seed has.
 SCRIPT = '''
     import sys, warnings
@@ -100,12 +102,16 @@ def ranks(tmp_path_factory):
     """What two processes found in all ways, and the script itself, to do the same in this process."""
     folder = tmp_path_factory.mktemp("launched")
     script = textwrap.dedent(SCRIPT)
-    (folder / "script.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "script.py", repr(DDP)], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[:6000]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    with contextlib.chdir(folder):
+        started = [
+            forked.Program(script, repr(DDP), environment={**meeting, "RANK": rank, "LOCAL_RANK": rank, **RANKS})
+            for rank in "01"
+        ]
+    for program in started:
+        done = program.ended()
+        assert done.returncode == 0, done.stderr[:6000]
     names = {"__name__": "script"}
     exec(script, names)
     return torch.load(folder / "found.pt"), names
