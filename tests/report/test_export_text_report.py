@@ -4,14 +4,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from report_text import body_of, html_report, markdown_report, table_rows
+from report_text import body_of, html_block, html_report, markdown_report, table_rows
 from sample_session import cancelled_history, detailed_history, failed_history, sample_history, sample_request
 
 from advisor.cli.grammar import parse
 from advisor.experiment.events import ExportVerified, GoalSet
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import _html_block
 from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, TargetSpec, Verification
@@ -112,7 +111,7 @@ def test_text_of_the_user_is_never_markup(catalog):
     ("history", "words"),
     [
         ([], "Nothing has been measured."),
-        (failed_history(), "mymodel has no &#x27;build&#x27;|mymodel has no 'build'"),
+        (failed_history(), "mymodel has no &#39;build&#39;|mymodel has no 'build'"),
         (cancelled_history(), "did not run to its end"),
     ],
 )
@@ -224,7 +223,7 @@ def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
 
 @pytest.mark.parametrize(("lines", "folded"), [(30, False), (31, True)])
 def test_a_long_listing_of_the_page_opens_on_a_click(lines, folded):
-    shown = _html_block(Listing("x < 1\n" * lines))
+    shown = html_block(Listing("x < 1\n" * lines))
     assert shown.count("x &lt; 1") == lines
     assert shown.startswith(f"<details><summary>{lines} lines</summary><pre>" if folded else "<pre>")
 
