@@ -102,18 +102,19 @@ def key_map_of(text: str) -> list[tuple[str, str]]:
     return [(key, path) for key, path in pairs]
 
 
-def folder_of(text: str) -> str:
-    """An existing folder, as an absolute path. Raises UsageError where there is none."""
-    if not is_folder(text):
-        raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
-    return str(Path(text).resolve())
+def existing(is_there: Callable[[str], bool], problem: str, hint: str) -> Callable[[str], str]:
+    """Return a parser for the path of something that is there, which it makes absolute. It raises UsageError."""
+
+    def parse_path(text: str) -> str:
+        if not is_there(text):
+            raise UsageError(problem.format(text), hint)
+        return str(Path(text).resolve())
+
+    return parse_path
 
 
-def script_of(text: str) -> str:
-    """An existing file, as an absolute path. Raises UsageError where there is none."""
-    if not is_file(text):
-        raise UsageError(f"there is no file {text}.", "Name the script that trains, a .py file.")
-    return str(Path(text).resolve())
+folder_of = existing(is_folder, "the folder {} does not exist.", "Name a folder of recipe files (.py).")
+script_of = existing(is_file, "there is no file {}.", "Name the script that trains, a .py file.")
 
 
 def gpus_of(text: str) -> int:
