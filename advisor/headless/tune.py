@@ -20,8 +20,7 @@ from advisor.export.format import Found
 from advisor.export.formats import format_for
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.folders import scratch_folder
-from advisor.headless.progress import HeadlessReporter
-from advisor.headless.run import open_session
+from advisor.headless.run import HeadlessReporter, open_session
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog

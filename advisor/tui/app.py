@@ -36,7 +36,7 @@ from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
-from advisor.tui.widgets.gauges import GaugeReader
+from advisor.tui.widgets.lines import GaugeReader
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -216,7 +216,7 @@ class AdvisorApp(ThemedApp):
 
     def action_command_palette(self) -> None:
         """Open the palette."""
-        from advisor.tui.widgets.lists import Palette
+        from advisor.tui.screens import Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))

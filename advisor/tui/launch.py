@@ -23,7 +23,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import closing_words, events_of
-from advisor.tui.widgets.gauges import Reading
+from advisor.tui.widgets.lines import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session

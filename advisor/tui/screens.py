@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
+from textual.command import CommandPalette
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -54,6 +56,14 @@ def failure_screen(failure: SessionFailed) -> TextScreen:
     return TextScreen(
         "The session cannot go on", (error, Section("", (Paragraph(failure.hint),)), *shown), kind="failure"
     )
+
+
+class Palette(CommandPalette):
+    """Textual's palette, whose list has the fault of :class:`ChoiceList`."""
+
+    def _action_command_list(self, action: str) -> None:
+        with suppress(KeyError):
+            super()._action_command_list(action)
 
 
 class QuitScreen(ModalScreen[str]):

@@ -18,7 +18,7 @@ from sample_session import (
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.headless.progress import HeadlessReporter
+from advisor.headless.run import HeadlessReporter
 from advisor.recipe.catalog import load_catalog
 from advisor.report.terminal import print_sections
 from advisor.report.whole import summary_sections

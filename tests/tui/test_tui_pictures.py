@@ -11,7 +11,7 @@ from tui_fakes import make_app
 from tui_pilot import LARGE, SMALL, press, settle
 
 from advisor.tui.views import VIEWS
-from advisor.tui.widgets.gauges import GaugeStrip
+from advisor.tui.widgets.lines import GaugeStrip
 
 PICTURES = {
     "result": (histories.contributed, []),

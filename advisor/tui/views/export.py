@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -29,12 +31,28 @@ from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
-from advisor.tui.widgets.lists import ChoiceList
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
 _MOST_LINES = 200
+
+
+class ChoiceList(OptionList):
+    """Textual's list, walked by ``j`` and ``k`` too.
+
+    Textual 8.2 ends with a KeyError when a page is turned before a list is laid out: by a key held down, say.
+    """
+
+    BINDINGS = [Binding("j", "cursor_down", "Down", show=False), Binding("k", "cursor_up", "Up", show=False)]
+
+    def action_page_down(self) -> None:
+        with suppress(KeyError):
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
+    def action_page_up(self) -> None:
+        with suppress(KeyError):
+            super().action_page_up()  # type: ignore[no-untyped-call]
 
 
 def offers(outputs: Outputs) -> tuple[Offer, ...]:

@@ -23,9 +23,8 @@ from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
 from advisor.tui.views.base import LIST_KEYS, ListView
-from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
-from advisor.tui.widgets.texts import TextPane
+from advisor.tui.widgets.texts import LogTail, TextPane
 
 # Cells for a line of step times, and for the whole name of a trial.
 _SPARK, _WIDEST = 24, 200

@@ -48,7 +48,7 @@ async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
 
 async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(monkeypatch) -> None:
     """The last trial of a rework is a confirmation, which no record of a candidate ends."""
-    monkeypatch.setattr("advisor.tui.widgets.status.NOTICE_S", 0.01)
+    monkeypatch.setattr("advisor.tui.widgets.lines.NOTICE_S", 0.01)
 
     async with driven(histories.whole()) as (pilot, app, control):
         control.rework_begins_with = [

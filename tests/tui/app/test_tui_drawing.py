@@ -17,7 +17,7 @@ from advisor.export.format import Offer
 from advisor.tui import main_screen
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.export import ExportView
-from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lines import KeyFooter
 
 INTERVAL_S = 0.5
 NAME = histories.RUNNING

@@ -9,8 +9,7 @@ from tui_pilot import LARGE, SIZES, driven, press, screen_text, settle
 
 from advisor.machine.host import sample_host
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.widgets.gauges import GaugeStrip
-from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lines import GaugeStrip, KeyFooter
 
 
 def keys_line(app) -> str:

@@ -13,8 +13,8 @@ from tui_pilot import LARGE, choose, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.views.result_table import TICKS
-from advisor.tui.widgets.log_tail import LogTail
+from advisor.tui.views.result import TICKS
+from advisor.tui.widgets.texts import LogTail
 
 
 async def test_without_colour_every_state_is_in_words_or_signs(monkeypatch) -> None:
