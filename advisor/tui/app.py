@@ -28,6 +28,7 @@ from advisor.experiment.events import Event, ExportVerified, SessionFailed, Sess
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import Catalog
+from advisor.report.document import shown
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
@@ -212,7 +213,7 @@ class AdvisorApp(ThemedApp):
 
         info = next(view for view in VIEWS if view.id == self.view.id)
         sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
-        self.push_screen(TextScreen("Help", tuple(sections)))
+        self.push_screen(TextScreen("Help", shown(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""

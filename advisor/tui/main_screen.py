@@ -6,16 +6,21 @@ import asyncio
 from importlib import import_module
 
 from textual.app import ComposeResult
+from textual.content import Content
 from textual.message import Message
+from textual.reactive import reactive
 from textual.screen import Screen
+from textual.style import Style
+from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.views import VIEWS, view_class
+from advisor.tui.text import DIM
+from advisor.tui.views import VIEWS, ViewInfo, view_class
 from advisor.tui.views.base import View
-from advisor.tui.widgets.lines import GaugeReader, GaugeStrip, KeyFooter, Navigation, StatusBar, is_working
+from advisor.tui.widgets.lines import GaugeReader, GaugeStrip, KeyFooter, StatusBar, is_working, spread
 
 TICK_S = 1.0
 # Modules that no key should wait for: dialogs, and the colours of code.
@@ -112,3 +117,39 @@ def _import_what_opens_later() -> None:
         view_class(view.id)
     for module in _LATER:
         import_module(module)
+
+
+class Navigation(Widget):
+    """The views with their keys, each to be clicked too, and the target, in one line of text.
+
+    Textual's own tabs are a dozen widgets: they took a fifth of the time of a switch between views.
+    """
+
+    ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
+    shown: reactive[str] = reactive("")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="nav")
+        self._target = context.request.target.target
+        self._recorded = "  recorded" if context.recorded else ""  # the status has its date
+
+    def render(self) -> Content:
+        tabs = self._tabs(titled=True)
+        if tabs.cell_length > self.size.width:  # only the view that is shown has its title
+            tabs = self._tabs(titled=False)
+        room = self.size.width - tabs.cell_length - len(self._recorded) - 2
+        # A target that is too long is cut at its beginning: names of files and models differ at their ends.
+        name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
+        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
+        return spread(tabs, end + Content(" "), self.size.width)
+
+    def _tabs(self, *, titled: bool) -> Content:
+        return Content("").join(_tab(view, active=view.id == self.shown, titled=titled) for view in VIEWS)
+
+
+def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
+    style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
+    title = f" {view.title} " if titled or active else " "
+    text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
+    return text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"}))

@@ -34,10 +34,10 @@ def markdown_text(document: doc.Document) -> str:
 
 def _markdown_block(block: doc.Block) -> list[str]:
     match block:
-        case doc.Paragraph(text):
-            return [_markdown(text)]
-        case doc.Bullets(items):
-            return [f"- {_markdown(item)}" for item in items]
+        case str():
+            return [_markdown(block)]
+        case tuple():
+            return [f"- {_markdown(item)}" for item in block]
         case doc.Listing(text, language):
             fence = "`" * max(3, 1 + _longest_run(text))
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]

@@ -24,7 +24,7 @@ from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.records import Verification
-from advisor.report.document import Block, Listing, Paragraph, Section
+from advisor.report.document import Block, Listing, section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -113,7 +113,7 @@ class ExportView(View):
         self._show_next_steps()
         if self.context.state.baseline is None:
             self._asked = None
-            self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
+            self._preview.show((section("", waiting_text(self.context.state, _EMPTY)),))
             return
         wanted = (self.chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
@@ -132,7 +132,7 @@ class ExportView(View):
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
             self._preview.border_subtitle = Content(chosen.description)
-            self._preview.show((Section("", tuple(_shortened(text, language))),))
+            self._preview.show((section("", *_shortened(text, language)),))
 
     def _path_of(self, chosen: Offer) -> str:
         """The path to write a format to. A key may come before the input shows that of the format just chosen."""
@@ -251,7 +251,7 @@ def _shortened(text: str, language: str) -> Iterator[Block]:
     lines = text.rstrip("\n").split("\n")
     yield Listing("\n".join(lines[:_MOST_LINES]), language)
     if len(lines) > _MOST_LINES:
-        yield Paragraph(f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all")
+        yield f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all"
 
 
 def next_steps(name: str, after: Sequence[str], verification: Verification | None, *, copied: bool = False) -> Content:

@@ -13,7 +13,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
-from advisor.report.document import Code, Paragraph, Section, pairs
+from advisor.report.document import Code, pairs, section
 from advisor.report.figures import by_own_time
 from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
@@ -56,11 +56,11 @@ class ProfileView(View):
         text = self._step_text(state, profile)
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
-        found = tuple(profile_sections(state, self.context.catalog))
+        found = profile_sections(state, self.context.catalog)
         if profile and is_file(profile.trace_path):
-            found += (Section("", (pairs((("Trace", Code(profile.trace_path)),)),)),)
+            found += (section("", pairs([("Trace", Code(profile.trace_path))])),)
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
-        self._sections.show(found or (Section("", (Paragraph(waiting),)),))
+        self._sections.show(found or (section("", waiting),))
         self._show_operators(profile)
 
     def _step_text(self, state: SessionState, profile: Profile | None) -> Content:

@@ -18,7 +18,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_within
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison
-from advisor.report.document import Bullets, Section
+from advisor.report.document import Section, section
 from advisor.report.pictures import phase_bars
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
@@ -107,16 +107,15 @@ class ResultView(ListView):
         """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
         context, state, row = self.context, self.context.state, self.row
         if row is not None:
-            return row.title, tuple(setting_sections(row, state, context.catalog))
+            return row.title, setting_sections(row, state, context.catalog)
         if self.selected == TOGETHER and state.stack is not None:
-            blocks = tuple(stack_blocks(state, state.stack))
-            return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
+            return f"{len(state.stack_settings)} settings together", (section("", *stack_blocks(state)),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
                 tries = f"{context.tries} tries it"
                 entries = (f"{name}: {reason.replace(RAISE_BUDGET, tries)}" for name, reason in fold.entries)
-                return fold.title, (Section("", (Bullets(tuple(entries)),)),)
-        return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
+                return fold.title, (section("", tuple(entries)),)
+        return "Your settings", session_card(state, context.catalog, context.budget_s)
 
     # --- keys ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
-"""The lines around a view, each painted as one text: the tabs, the gauges under them, the status, and the keys.
+"""The lines around a view, each painted as one text: the gauges under the tabs, the status, and the keys.
 
-Textual's own tabs and footer are a dozen widgets, which took a fifth of the time of a switch between views, and half
-that of a key press.
+Textual's own footer mounts a dozen widgets again whenever the keys change: that took half the time of a key press.
 """
 
 from __future__ import annotations
@@ -25,49 +24,12 @@ from advisor.records import GpuReading, HostSample
 from advisor.report.figures import STAGES
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, shortened, trial_label, trial_name
-from advisor.tui.views import VIEWS, ViewInfo
 from advisor.tui.widgets.texts import show_text
 
 
 def spread(left: Content, right: Content, width: int) -> Content:
     """A line with one text at its left end and one at its right."""
     return left.pad_right(max(0, width - left.cell_length - right.cell_length)) + right
-
-
-# --- the views ------------------------------------------------------------------------------------------------
-
-
-class Navigation(Widget):
-    """The views with their keys, each to be clicked too, and the target."""
-
-    ALLOW_SELECT = False
-    auto_links = False  # they have colours of their own
-    shown: reactive[str] = reactive("")
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(id="nav")
-        self._target = context.request.target.target
-        self._recorded = "  recorded" if context.recorded else ""  # the status has its date
-
-    def render(self) -> Content:
-        tabs = self._tabs(titled=True)
-        if tabs.cell_length > self.size.width:  # only the view that is shown has its title
-            tabs = self._tabs(titled=False)
-        room = self.size.width - tabs.cell_length - len(self._recorded) - 2
-        # A target that is too long is cut at its beginning: names of files and models differ at their ends.
-        name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
-        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
-        return spread(tabs, end + Content(" "), self.size.width)
-
-    def _tabs(self, *, titled: bool) -> Content:
-        return Content("").join(_tab(view, active=view.id == self.shown, titled=titled) for view in VIEWS)
-
-
-def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
-    style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
-    title = f" {view.title} " if titled or active else " "
-    text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
-    return text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"}))
 
 
 # --- gauges of GPU and host ----------------------------------------------------------------------------------------
