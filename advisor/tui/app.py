@@ -172,8 +172,10 @@ class AdvisorApp(ThemedApp):
             if event.state is WorkerState.ERROR:
                 self.notify(str(event.worker.error), severity="error")
             return
-        if event.state is WorkerState.ERROR and event.worker.error:
-            self._take_event(_bug_of(event.worker.error))
+        if event.state is WorkerState.ERROR and (error := event.worker.error):
+            details = "".join(traceback.format_exception(error))
+            hint = "This is a bug of ours; please report it with the details."
+            self._take_event(SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self.controller.job_done()
@@ -255,8 +257,13 @@ class AdvisorApp(ThemedApp):
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self.controller.clear()
-            await self._stop_session()
+            self.controller.waiting.clear()
+            if self.context.control:
+                self.context.control.cancel()
+            deadline = time.monotonic() + STOP_WAIT_S
+            running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
+            while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
         self._take_events()
         self.exit(return_code=self.exit_code)
 
@@ -279,19 +286,3 @@ class AdvisorApp(ThemedApp):
             self.call_later(self.action_quit_at_once)
 
         threading.Thread(target=wait_and_leave, name="leave", daemon=True).start()  # a signal's handler must not wait
-
-    async def _stop_session(self) -> None:
-        if self.context.control is None:
-            return
-        self.context.control.cancel()
-        deadline = time.monotonic() + STOP_WAIT_S
-        running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
-        while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-
-
-def _bug_of(error: BaseException) -> SessionFailed:
-    """Turn an exception of the session's own code into the event that reports it."""
-    details = "".join(traceback.format_exception(error))
-    hint = "This is a bug of ours; please report it with the details."
-    return SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG)

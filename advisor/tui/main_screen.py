@@ -18,7 +18,7 @@ from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
-from advisor.tui.views import VIEWS, ViewInfo, view_class
+from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lines import GaugeReader, GaugeStrip, KeyFooter, StatusBar, is_working, spread
 
@@ -145,11 +145,11 @@ class Navigation(Widget):
         return spread(tabs, end + Content(" "), self.size.width)
 
     def _tabs(self, *, titled: bool) -> Content:
-        return Content("").join(_tab(view, active=view.id == self.shown, titled=titled) for view in VIEWS)
-
-
-def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
-    style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
-    title = f" {view.title} " if titled or active else " "
-    text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
-    return text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"}))
+        tabs = []
+        for view in VIEWS:
+            active = view.id == self.shown
+            style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
+            title = f" {view.title} " if titled or active else " "
+            text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
+            tabs.append(text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"})))
+        return Content("").join(tabs)

@@ -57,9 +57,9 @@ class Measure:
         # After a signal the outputs that were asked for are written at once.
         if not INTERRUPTS.asked and not self.headless and shows_the_app():
             with collector_waits():
-                from advisor.tui.launch import run_app
+                from advisor.tui.launch import open_app, run
 
-            return run_app(request, outputs, past)
+            return run(open_app(request, outputs, past), past)
         from advisor.headless.run import run_headless
 
         return run_headless(request, outputs, past)

@@ -87,9 +87,10 @@ def run_open(arguments: list[str]) -> int:
         command = f"perf-advisor report {options.session}".rstrip()
         raise UsageError("there is no terminal that the app can draw on.", f"`{command}` prints the session.")
     with collector_waits():
-        from advisor.tui.launch import show_session
+        from advisor.experiment.past.journal import open_session
+        from advisor.tui.launch import app_of_recorded, run
 
-    return show_session(options.session, tuple(options.recipe_folders or ()))
+    return run(app_of_recorded(open_session(options.session or None), tuple(options.recipe_folders or ())))
 
 
 def run_compare(arguments: list[str]) -> None:

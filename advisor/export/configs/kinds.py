@@ -12,7 +12,7 @@ from advisor.files.config_file import parsed
 from advisor.records import ConfigKind, Value
 
 # A program is believed from this number of names on. A count.
-_ENOUGH = 2
+ENOUGH = 2
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 # Deepest mapping of a program's arguments, as in `trainer: args:`. Levels.
 _DEEPEST_HOME = 2
@@ -81,20 +81,15 @@ def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
     made = (node == "???" or (isinstance(node, dict) and "_target_" in node) for _, node in walk(tree))
     if "hydra" in tree or composed or any(made):
         return ConfigKind.HYDRA
-    found = {kind: max(_names(kind, mapping) for _, mapping in _places(tree)) for kind in table().programs}
+    found = {kind: max(names_of(kind, mapping) for _, mapping in _places(tree)) for kind in table().programs}
     found[ConfigKind.LIGHTNING] = _names_of_lightning(tree)
     best = max(found, key=lambda kind: found[kind])
-    return best if found[best] >= _ENOUGH else ConfigKind.PLAIN
+    return best if found[best] >= ENOUGH else ConfigKind.PLAIN
 
 
 def names_classes(tree: Mapping[str, Any]) -> bool:
     """Whether a config has classes as jsonargparse reads them, which refuses names that it does not know."""
     return any(isinstance(node, dict) and "class_path" in node for _, node in walk(tree))
-
-
-def refuses_new_names(tree: Mapping[str, Any]) -> bool:
-    """Whether a config is one of yacs by its names, all in capitals: that refuses names which its program has not."""
-    return len(tree) > 1 and all(isinstance(name, str) and name.isupper() for name in tree)
 
 
 def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -104,13 +99,8 @@ def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
             return (command, *home_of(kind, tree[command]))
         trainer = table().programs[kind]
         arguments = trainer.own | trainer.values.keys() | trainer.shared
-        return ("trainer",) if "trainer" in tree or len(arguments & tree.keys()) < _ENOUGH else ()
-    return max(_places(tree), key=lambda place: _names(kind, place[1]))[0] if kind in table().programs else ()
-
-
-def has_trainer_arguments(mapping: Mapping[str, Any]) -> bool:
-    """Whether a mapping has the arguments of Lightning's Trainer, by their names."""
-    return _names(ConfigKind.LIGHTNING, mapping) >= _ENOUGH
+        return ("trainer",) if "trainer" in tree or len(arguments & tree.keys()) < ENOUGH else ()
+    return max(_places(tree), key=lambda place: names_of(kind, place[1]))[0] if kind in table().programs else ()
 
 
 def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -121,7 +111,7 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
             yield from _places(tree[name], (*path, name))
 
 
-def _names(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
+def names_of(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
     """The number of a kind's own names in a mapping; 0 if names of another program are there too."""
     program = table().programs[kind]
     if program.others & mapping.keys():
@@ -138,11 +128,11 @@ def _names_of_lightning(tree: Mapping[str, Any]) -> int:
         return _names_of_lightning(tree[command])
     trainer = tree.get("trainer")
     if "seed_everything" in tree and isinstance(trainer, dict | None) and "trainer" in tree:
-        return _ENOUGH + len(trainer or ())
-    inside = _names(ConfigKind.LIGHTNING, trainer) if isinstance(trainer, dict) else 0
+        return ENOUGH + len(trainer or ())
+    inside = names_of(ConfigKind.LIGHTNING, trainer) if isinstance(trainer, dict) else 0
     # Other programs share its words for a precision.
     is_sure = table().programs[ConfigKind.LIGHTNING].own & tree.keys()
-    return inside or (_names(ConfigKind.LIGHTNING, tree) if is_sure else 0)
+    return inside or (names_of(ConfigKind.LIGHTNING, tree) if is_sure else 0)
 
 
 def _subcommand(tree: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.export.configs.document import Path, evaluates, is_interpolation, walk
-from advisor.export.configs.kinds import Words, has_trainer_arguments, table
+from advisor.export.configs.kinds import ENOUGH, Words, names_of, table
 from advisor.export.configs.words import Entry, Phrase, Wanted, words_of
 from advisor.records import ConfigKind, Mode, Value
 
@@ -41,7 +41,7 @@ def _kind_of(name: str, path: Path, mapping: Mapping[str, Any], mode: Mode) -> s
     package, _, last = name.rpartition(".")
     named_only = not package and ("class_path" in mapping or "lr" in mapping)
     # As in NeMo: arguments of which the script makes the Trainer.
-    bare_trainer = not name and path[-1:] == ("trainer",) and has_trainer_arguments(mapping)
+    bare_trainer = not name and path[-1:] == ("trainer",) and names_of(ConfigKind.LIGHTNING, mapping) >= ENOUGH
     if bare_trainer or (last in ("Trainer", "Fabric") and package.startswith(_LIGHTNINGS)):
         return "trainer"
     if package.startswith("transformers") and last.endswith("TrainingArguments"):

@@ -29,11 +29,16 @@ class YamlDocument(Document):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        json_found = _json(text)
-        self._as_json = json_found is not None
-        self._root, tree = json_found or _yaml(text)
-        self.tree = tree if isinstance(tree, dict) else {}
-        root = self._root
+        found = _json(text)
+        self._as_json = found is not None
+        try:
+            loader = _Words(text)
+            root = found[0] if found else loader.get_single_node()
+            tree = found[1] if found else loader.construct_document(root) if root else {}
+        except YAML_FAILURES as error:
+            hint = "Give a config of one YAML document, and fix what is wrong in it."
+            raise UsageError(f"the config is not valid YAML: {reason(error)}.", hint) from error
+        self._root, self.tree = root, tree if isinstance(tree, dict) else {}
         if root and not isinstance(root, MappingNode) and root.start_mark.index < root.end_mark.index:
             kind = "list" if isinstance(root, SequenceNode) else "single value"
             problem = f"the config holds a {kind} at its top level (line {root.start_mark.line + 1}), not a mapping."
@@ -175,16 +180,6 @@ def _json(text: str) -> tuple[Node | None, Any] | None:
         readable = "".join(one if one.isprintable() or one in "\r\n" else " " for one in text)
         return yaml.compose(readable, Loader=ConfigLoader), tree
     return None
-
-
-def _yaml(text: str) -> tuple[Node | None, Any]:
-    try:
-        loader = _Words(text)
-        root = loader.get_single_node()
-        return root, loader.construct_document(root) if root else {}
-    except YAML_FAILURES as error:
-        hint = "Give a config of one YAML document, and fix what is wrong in it."
-        raise UsageError(f"the config is not valid YAML: {reason(error)}.", hint) from error
 
 
 def _below(node: Node | None, part: str) -> list[Node]:

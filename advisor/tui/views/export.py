@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from advisor.export.format import Offer
 from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
-from advisor.records import Verification
 from advisor.report.document import Block, Listing, section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
@@ -134,17 +133,22 @@ class ExportView(View):
             self._preview.border_subtitle = Content(chosen.description)
             self._preview.show((section("", *_shortened(text, language)),))
 
-    def _path_of(self, chosen: Offer) -> str:
-        """The path to write a format to. A key may come before the input shows that of the format just chosen."""
-        return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
-
     def _show_next_steps(self) -> None:
-        if self.display:
-            chosen, state = self.chosen, self.context.state
-            name = self._path_of(chosen) or chosen.default_name
-            lines = format_of(chosen.id).usage(name, self.context.found(state))
-            copied = chosen.language == "diff"
-            show_text(self._next_steps, next_steps(name, lines, state.verification, copied=copied))
+        """Show the key that writes the file, or what a plain loop with it has found; then the lines of the format."""
+        if not self.display:
+            return
+        chosen, found = self.chosen, self.context.state.verification
+        name, stays = self._paths[chosen.id] or chosen.default_name, "; your own file stays"
+        first = Content.assemble(
+            ("1  s", "bold $accent"), f" writes {name}{stays if chosen.language == 'diff' else ''}"
+        )
+        if found and Path(found.path).name == Path(name).name:
+            words = verified_words(found)
+            worked = Content.styled(f"✓ {words}", "$success")
+            first = first + Content.styled(f"  ! {words}", "$warning") if found.problem else worked
+        after = format_of(chosen.id).usage(name, self.context.found(self.context.state))
+        lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
+        show_text(self._next_steps, Content("\n").join([first, *lines]))
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -158,8 +162,6 @@ class ExportView(View):
 
     @on(OptionList.OptionHighlighted, "#formats")
     def _on_format_highlighted(self) -> None:
-        if self._named:
-            self._paths[self._named] = self._path.value
         self._named, self._path.value = self.chosen.id, self._paths[self.chosen.id]
         self._in_the_way = None
         self._preview.scroll_home(animate=False)
@@ -170,6 +172,7 @@ class ExportView(View):
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
         self._in_the_way = None
+        self._paths[self._named] = self._path.value.strip()
         self._show_next_steps()
 
     @on(Input.Submitted, "#path")
@@ -178,7 +181,7 @@ class ExportView(View):
         """Write the file, unless one of that name exists already: then ask first."""
         if not self.can("save"):
             return
-        where = self._path_of(self.chosen)
+        where = self._paths[self.chosen.id]
         if not where:
             self.notify("Give a path to write to.", severity="warning")
             self.action_path()
@@ -252,16 +255,3 @@ def _shortened(text: str, language: str) -> Iterator[Block]:
     yield Listing("\n".join(lines[:_MOST_LINES]), language)
     if len(lines) > _MOST_LINES:
         yield f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all"
-
-
-def next_steps(name: str, after: Sequence[str], verification: Verification | None, *, copied: bool = False) -> Content:
-    """The key that writes a file, or what a plain loop with it has found; then the lines of the format.
-
-    ``copied``: the file is a changed copy of the person's own.
-    """
-    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{'; your own file stays' if copied else ''}")
-    if verification and Path(verification.path).name == Path(name).name:
-        words = verified_words(verification)
-        found = Content.styled(f"✓ {words}", "$success")
-        first = first + Content.styled(f"  ! {words}", "$warning") if verification.problem else found
-    return Content("\n").join([first, *(Content(f"{number}  {line}") for number, line in enumerate(after, start=2))])

@@ -9,7 +9,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.experiment.ranking import INSTRUMENTED
-from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
@@ -53,7 +52,13 @@ class ProfileView(View):
             waiting = f"Not known: {format_outcome(TrialResult(ended.outcome, ended.reason))}."
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        text = self._step_text(state, profile)
+        phases, lines = phase_bars(state), []
+        if profile and profile.kind_of_step:
+            kind = profile.kind_of_step.capitalize()
+            lines.append(Content.assemble((kind, "bold $accent"), ": ", (profile.evidence, DIM)))
+        if phases:
+            lines.append(bars(phases, self.width - 2))
+        text = Content("\n").join(lines)
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
         found = profile_sections(state, self.context.catalog)
@@ -62,16 +67,6 @@ class ProfileView(View):
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (section("", waiting),))
         self._show_operators(profile)
-
-    def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
-        """The bottleneck in words, and the phases of the step as bars."""
-        phases, lines = phase_bars(state), []
-        if profile and profile.kind_of_step:
-            kind = profile.kind_of_step.capitalize()
-            lines.append(Content.assemble((kind, "bold $accent"), ": ", (profile.evidence, DIM)))
-        if phases:
-            lines.append(bars(phases, self.width - 2))
-        return Content("\n").join(lines)
 
     def _show_operators(self, profile: Profile | None) -> None:
         """Draw the operators, the longest first; on a CPU there is no GPU's column."""

@@ -120,23 +120,17 @@ class ResultView(ListView):
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
+        state, row = self.context.state, self.row
         if name in ("accept", "reject"):
-            return self._can_decide(Decision.ACCEPTED if name == "accept" else Decision.REJECTED)
+            if row is None or not state.can_decide(row.candidate.recipe):
+                return False
+            return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
         if name == "undo":
             return self.controller.can_undo
-        return (name == "retry" and self._can_measure_again()) or super().can(name)
-
-    def _can_decide(self, decision: Decision) -> bool:
-        row = self.row
-        if row is None or not self.context.state.can_decide(row.candidate.recipe):
-            return False
-        return not (row.rejected if decision is Decision.REJECTED else row.tick in (Tick.ON, Tick.WAITING))
-
-    def _can_measure_again(self) -> bool:
-        """Whether the combination is selected, and left to be measured."""
-        state = self.context.state
-        left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
-        return self.selected == TOGETHER and left and self.context.recorded is None
+        if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
+            left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
+            return left and self.context.recorded is None
+        return super().can(name)
 
     def action_accept(self) -> None:
         """Use the selected setting."""
