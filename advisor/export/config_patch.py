@@ -16,12 +16,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, TomlDocument, at, resolved
-from advisor.export.configs.kinds import home_of, kind_of, names_classes
-from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
-from advisor.export.configs.nodes import phrases as phrases_of_nodes
-from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
-from advisor.export.configs.yaml_document import YamlDocument
+from advisor.export.configs.document import (
+    Document,
+    Entry,
+    ObstacleError,
+    Path,
+    Scalar,
+    TomlDocument,
+    YamlDocument,
+    at,
+    resolved,
+)
+from advisor.export.configs.kinds import (
+    entries_for,
+    home_of,
+    in_the_words_of,
+    kind_of,
+    names_classes,
+    places_of,
+    without_parts_of_a_total,
+)
+from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Phrase, Wanted, words_of
+from advisor.export.configs.words import phrases as phrases_of_nodes
 from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Value, text_of

@@ -142,7 +142,7 @@ class Navigation(Widget):
         # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
         end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
-        return spread(tabs, end + Content(" "), self.size.width)
+        return spread(tabs, end, self.size.width - 1)
 
     def _tabs(self, *, titled: bool) -> Content:
         tabs = []

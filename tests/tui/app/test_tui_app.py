@@ -8,9 +8,21 @@ from sample_session import failed_trial, trial_of
 from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widgets import Input, OptionList
-from tui_fakes import make_app
-from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_text, setting_cell, settle, tell, until
+from tui_pilot import (
+    KEYS,
+    SIZES,
+    SMALL,
+    choose,
+    driven,
+    make_app,
+    pane_text,
+    press,
+    screen_text,
+    setting_cell,
+    settle,
+    tell,
+    until,
+)
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision

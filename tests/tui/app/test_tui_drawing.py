@@ -8,8 +8,7 @@ import pytest
 import tui_histories as histories
 from stopped_clock import Clock
 from textual.widget import Widget
-from tui_fakes import make_app
-from tui_pilot import driven, press, screen_text, settle, tell, until
+from tui_pilot import driven, make_app, press, screen_text, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState

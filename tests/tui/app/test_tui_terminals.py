@@ -8,8 +8,7 @@ import pytest
 import tui_histories as histories
 from rich.color import Color as RichColor
 from rich.color import ColorSystem
-from tui_fakes import make_app
-from tui_pilot import LARGE, choose, driven, press, screen_text, settle
+from tui_pilot import LARGE, choose, driven, make_app, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
