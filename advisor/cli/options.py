@@ -196,7 +196,6 @@ _FILES: Options = {
     "--config-kind": _value("KIND", f"the framework of the config, if not recognised: {_KINDS}", choice_of(ConfigKind)),
     **REPORTS,
 }
-_PROGRAMS: Options = {"--headless": _flag("no app; the default when this is no terminal")}
 # The options of measuring by topics of the help, each with its title and a text.
 TOPICS: Mapping[str, tuple[str, str, Options]] = {
     "targets": (
@@ -221,7 +220,7 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
         "in continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
         "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
-        _PROGRAMS,
+        {"--headless": _flag("no app; the default when this is no terminal")},
     ),
 }
 OPTIONS: Options = {

@@ -7,8 +7,8 @@ import html
 import multiprocessing.spawn
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +90,15 @@ def tune(
     return Tuned(reporter.state, request)
 
 
-@contextmanager
-def program_left_alone() -> Iterator[None]:
-    """Inside this context, new processes do not run the calling program, as those of multiprocessing do."""
+def program_left_alone() -> AbstractContextManager[None]:
+    """A context in which new processes do not run the calling program, as those of multiprocessing do."""
     original = multiprocessing.spawn.get_preparation_data
 
     def without_main(name: str) -> dict[str, Any]:
         data: dict[str, Any] = original(name)
         return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
-    with replaced(multiprocessing.spawn, "get_preparation_data", without_main):
-        yield
+    return replaced(multiprocessing.spawn, "get_preparation_data", without_main)
 
 
 class Tuned:

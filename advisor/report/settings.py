@@ -19,7 +19,7 @@ from advisor.figures.formatting import (
 from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Objective, StackRecord, TrialRecord, TrialResult, Verdict, text_of
+from advisor.records import Candidate, Objective, StackRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Code, Inline, Listing, Section, Table, pairs, section, shown, table_of
 from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
@@ -64,7 +64,15 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
     if row.why:
         yield "Why", row.why
     if record is not None:
-        yield from _trial_pairs(record, figures, state)
+        if record.alone and figures.against is Against.REST:
+            alone = figures_of(replace(record, contribution=None), state)
+            yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
+        yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
+        if record.result.latency:
+            yield "Calls", call_words(record.result.latency)
+        if record.candidate.already_on:
+            yield "Shown", format_worth(record)
+        yield from doubts_and_notes(record.result)
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -73,19 +81,6 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
     for finding in state.findings:
         if finding.recipe == row.candidate.recipe:
             yield "Found at", f"{finding.place}  {finding.what}: {finding.advice}. {finding.text.strip()}"
-
-
-def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> Iterator[Pair]:
-    """What a setting's trial showed beside the figures of its row."""
-    if record.alone and figures.against is Against.REST:
-        alone = figures_of(replace(record, contribution=None), state)
-        yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
-    yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
-    if record.result.latency:
-        yield "Calls", call_words(record.result.latency)
-    if record.candidate.already_on:
-        yield "Shown", format_worth(record)
-    yield from doubts_and_notes(record.result)
 
 
 def _use(row: Row) -> str:

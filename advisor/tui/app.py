@@ -111,8 +111,7 @@ class AdvisorApp(ThemedApp):
 
     @work(thread=True, exit_on_error=False, group="catalog")
     def _load_recipes(self, load: Callable[[], Catalog]) -> None:
-        catalog = load()
-        self.call_from_thread(self._take_catalog, catalog)
+        self.call_from_thread(self._take_catalog, load())
 
     def _take_catalog(self, catalog: Catalog) -> None:
         self.context.catalog = catalog
@@ -132,20 +131,18 @@ class AdvisorApp(ThemedApp):
     def _take_events(self) -> None:
         """Take the waiting events."""
         while not self._inbox.empty():  # nobody else takes from it
-            self._take_event(self._inbox.get_nowait())
-
-    def _take_event(self, event: Event) -> None:
-        self.context.take(event)
-        match event:
-            case SessionFailed():
-                self._show_failure(event)
-            case SessionFinished(cancelled, session_s):
-                self.controller.session_finished()
-                if session_s > RINGS_AFTER_S and not cancelled and self.alive:
-                    self.bell()
-                    Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
-            case ExportVerified(found) if found.problem:
-                self.notify(verified_words(found), severity="warning")
+            event = self._inbox.get_nowait()
+            self.context.take(event)
+            match event:
+                case SessionFailed():
+                    self._show_failure(event)
+                case SessionFinished(cancelled, session_s):
+                    self.controller.session_finished()
+                    if session_s > RINGS_AFTER_S and not cancelled and self.alive:
+                        self.bell()
+                        Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
+                case ExportVerified(found) if found.problem:
+                    self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import failure_screen
@@ -175,7 +172,7 @@ class AdvisorApp(ThemedApp):
         if event.state is WorkerState.ERROR and (error := event.worker.error):
             details = "".join(traceback.format_exception(error))
             hint = "This is a bug of ours; please report it with the details."
-            self._take_event(SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG))
+            self.post_event(SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self.controller.job_done()

@@ -199,16 +199,15 @@ def _said_in_place_of(
     """
     if is_interpolation(present):
         return value  # never written: the document says that it is computed, and where
+    if isinstance(present, str) and isinstance(value, str):
+        agrees = exact or (_means(present, now) if key in _OF_DTYPES else present == now and sure)
+        return (_in_family(present, value) if key in _OF_DTYPES else value) if agrees else None
     if isinstance(present, bool):
         return in_the_words_of(present, name, key, value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        is_quoted = isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int)
-        return str(value) if is_quoted else value if isinstance(present, int | float) else None
-    if not isinstance(present, str) or not isinstance(value, str):
-        return None
-    if key in _OF_DTYPES:
-        return _in_family(present, value) if exact or _means(present, now) else None
-    return value if exact or (present == now and sure) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int) and is_number:
+        return str(value)
+    return value if is_number and isinstance(present, int | float) else None
 
 
 def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
