@@ -64,29 +64,26 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     assert "csv" in [offered.id for offered in offers(Outputs())]
 
 
+PATCHES, BUILD = Outputs(config_path="train.yaml"), Outputs(own_file="/home/ada/train.py")
+
+
 @pytest.mark.parametrize(
-    ("option", "path", "config", "wanted"),
+    ("option", "path", "outputs", "wanted"),
     [
-        ("--export", "tuned.yaml", None, "settings"),
-        ("--export", "Tuned.PY", "train.yaml", "python"),
-        ("--export", "train.tuned.yaml", "train.yaml", "config"),
-        ("--export", "model.pt2", "train.yaml", "compiled"),
-        ("--report", "r.md", None, "markdown"),
-        ("--json", "-", None, "json"),
-        ("--trace", "step.json.gz", None, "trace"),
+        ("--export", "tuned.yaml", Outputs(), "settings"),
+        ("--export", "Tuned.PY", PATCHES, "python"),
+        ("--export", "train.tuned.yaml", PATCHES, "config"),
+        ("--export", "model.pt2", PATCHES, "compiled"),
+        ("--export", "train.tuned.py", BUILD, "script"),
+        ("--export", "tuned.py", BUILD, "python"),
+        ("--export", "tuned.py", replace(BUILD, is_script=True), "script"),
+        ("--report", "r.md", Outputs(), "markdown"),
+        ("--json", "-", Outputs(), "json"),
+        ("--trace", "step.json.gz", Outputs(), "trace"),
     ],
 )
-def test_a_path_means_a_format(option, path, config, wanted):
-    assert format_for(option, path, Outputs(config_path=config)).id == wanted
-
-
-@pytest.mark.parametrize(
-    ("path", "is_script", "wanted"),
-    [("train.tuned.py", True, "script"), ("tuned.py", True, "script"), ("tuned.py", False, "python")],
-)
-def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
-    outputs = Outputs(own_file="/home/ada/train.py", is_script=is_script)
-    assert format_for("--export", path, outputs).id == wanted
+def test_a_path_means_a_format(option, path, outputs, wanted):
+    assert format_for(option, path, outputs).id == wanted
 
 
 def test_of_a_session_without_places_the_change_says_what_to_do(state, tmp_path):
