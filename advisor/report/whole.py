@@ -25,16 +25,13 @@ def document_of(
 
     ``drawn``: with its pictures, for a renderer that can draw.
     """
-    change_of_file, machine = section("The change in your file", Listing(change, "diff")), list[Section]()
-    if state.hardware:
-        table = evidence.hardware_table(state.hardware, state.facts)
-        machine = [section("Hardware and versions", table), reproduce_section(state, request)]
-    points = tuple(method(state, request)) if state.baseline else ()
+    table = evidence.hardware_table(state.hardware, state.facts) if state.hardware else None
     found = (
-        change_of_file,
+        section("The change in your file", Listing(change, "diff")),
         *sections(state, catalog, pictures(state) if drawn else ()),
-        *machine,
-        section("How the numbers were made", points),
+        section("Hardware and versions", table),
+        reproduce_section(state, request) if table else None,
+        section("How the numbers were made", tuple(method(state, request)) if state.baseline else ()),
     )
     title, made_by = f"perf-advisor: {request.target.command}", f"Made by perf-advisor {__version__}."
     return Document(title, verdict(state), shown(found), made_by)

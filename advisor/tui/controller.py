@@ -55,7 +55,7 @@ class Controller:
         self.running: Job | None = None
         self.waiting: deque[Job] = deque()  # those that have not begun
         self._decided_meanwhile = False
-        self._replaced: list[tuple[str, Decision | None, Value | None]] = []
+        self.replaced: list[tuple[str, Decision | None, Value | None]] = []  # decisions that can be taken back
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -168,11 +168,6 @@ class Controller:
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is a decision to take back."""
-        return bool(self._replaced)
-
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
         """Accept or reject a recommendation, or accept one value only."""
         state = self._context.state
@@ -180,12 +175,12 @@ class Controller:
             chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
             self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id} {chosen}")
             return
-        self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+        self.replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._decide(recipe, decision, value)
 
     def undo(self) -> None:
         """Take the last decision back."""
-        self._decide(*self._replaced.pop())
+        self._decide(*self.replaced.pop())
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
         control, state = self._context.control, self._context.state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from advisor.export.format import Offer
 from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
-from advisor.report.document import Block, Listing, section
+from advisor.report.document import Listing, section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -131,7 +130,10 @@ class ExportView(View):
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
             self._preview.border_subtitle = Content(chosen.description)
-            self._preview.show((section("", *_shortened(text, language)),))
+            lines = text.rstrip("\n").split("\n")
+            left = len(lines) - _MOST_LINES
+            more = f"… and {left:,} more lines: s writes all" if left > 0 else ""
+            self._preview.show((section("", Listing("\n".join(lines[:_MOST_LINES]), language), more),))
 
     def _show_next_steps(self) -> None:
         """Show the key that writes the file, or what a plain loop with it has found; then the lines of the format."""
@@ -248,10 +250,3 @@ class ExportView(View):
 
     def first_focus(self) -> Widget:
         return self._list
-
-
-def _shortened(text: str, language: str) -> Iterator[Block]:
-    lines = text.rstrip("\n").split("\n")
-    yield Listing("\n".join(lines[:_MOST_LINES]), language)
-    if len(lines) > _MOST_LINES:
-        yield f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all"

@@ -126,7 +126,7 @@ class ResultView(ListView):
                 return False
             return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
         if name == "undo":
-            return self.controller.can_undo
+            return bool(self.controller.replaced)
         if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
             left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
             return left and self.context.recorded is None

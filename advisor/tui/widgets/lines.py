@@ -58,20 +58,17 @@ class GaugeStrip(Static):
     def on_mount(self) -> None:
         self.tick()
 
-    def tick(self) -> None:
-        """Read the gauges, and show them."""
-        if self._read is not None:
-            self._take(self._read)
-
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
-    def _take(self, read: GaugeReader) -> None:
+    def tick(self) -> None:
+        """Read the gauges in a thread, and show them."""
         try:
-            reading = read()
+            reading = self._read() if self._read else None
         except Exception:  # a driver that is being replaced, say: the session goes on without gauges
             self._read = None
             self.app.call_from_thread(self.update, "The gauges cannot be read.")
         else:
-            self.app.call_from_thread(self.show_reading, reading)
+            if reading:
+                self.app.call_from_thread(self.show_reading, reading)
 
     def show_reading(self, reading: Reading) -> None:
         """Show what was read."""
