@@ -65,11 +65,10 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:
     """The session's name, which begins with its date, and the command that began it, if one is recorded."""
-    name, where, typed = f"Session {state.session_id}." if state.session_id else "", "", Listing("")
-    if request.command:
-        where = f"In {request.target.directory}, with the versions above:"
-        typed = Listing(shlex.join(("perf-advisor", *request.command)), "bash")
-    return section("To reproduce it", name, where, typed)
+    command = shlex.join(("perf-advisor", *request.command)) if request.command else ""
+    where = f"In {request.target.directory}, with the versions above:" if command else ""
+    name = f"Session {state.session_id}." if state.session_id else ""
+    return section("To reproduce it", name, where, Listing(command, "bash"))
 
 
 METHOD = (
