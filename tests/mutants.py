@@ -48,7 +48,7 @@ PARTS = {
     "stats": Part(("figures/stats.py",), ("figures", "judging")),
     "settings": Part(("recipe/settings.py",), ("recipe", "step/test_tuning.py", "export/test_export_settings_file.py")),
     "config patch": Part(
-        ("export/config_patch.py", "export/configs/names.py", "export/configs/yaml_document.py"), ("export",)
+        ("export/config_patch.py", "export/configs/kinds.py", "export/configs/document.py"), ("export",)
     ),
     "step": Part(("step/step.py", "step/graph.py", "step/batch.py", "step/loss.py"), ("step", "loops", "recipes")),
     "script diff": Part(("python/changes.py", "python/edits.py"), ("scripts", "export")),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from advisor.cli.commands.recipes import facts_of
+from advisor.cli.commands.known import facts_of
 from advisor.recipe.catalog import Catalog, load_catalog
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"

@@ -4,11 +4,18 @@ import re
 
 from advisor.export.formats.html import html_page
 from advisor.export.formats.markdown import markdown_text
+from advisor.report.document import Document, Section
 from advisor.report.whole import document_of
 
 
 def html_report(state, request, catalog) -> str:
     return html_page(document_of(state, request, catalog, drawn=True))
+
+
+def html_block(block) -> str:
+    """A block as the page has it."""
+    page = html_page(Document("", "", (Section("", (block,)),), ""))
+    return re.search(r"<div[^>]*>\n(.*)</div>\n</section>", page, re.S)[1].strip()
 
 
 def markdown_report(state, request, catalog) -> str:

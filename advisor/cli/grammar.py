@@ -1,4 +1,4 @@
-"""The command line's grammar: which command it names. A new command is a file in ``commands/`` and a line here.
+"""The command line's grammar: which command it names. A new command is a function in ``commands/`` and a line here.
 
 Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
 A command's file is loaded when the command is used, so that the app is on screen sooner.
@@ -10,22 +10,21 @@ from importlib import import_module
 
 from advisor.cli.commands import measure
 
-# The commands: the module in ``commands/`` and the function there (``run`` where none is named); how it is typed; what
-# it does.
+# The commands: the module in ``commands/`` whose function ``run_COMMAND`` it is; how it is typed; what it does.
 COMMANDS = {
-    "recipes": ("recipes", "recipes [ID]", "the speed-ups it knows"),
-    "hardware": ("hardware", "hardware", "this machine"),
-    "sessions": ("recorded:run_sessions", "sessions", "earlier sessions"),
-    "open": ("recorded:run_open", "open [SESSION]", "one of them in the app"),
-    "compare": ("recorded:run_compare", "compare A B", "what changed between two of them"),
-    "report": ("recorded:run_report", "report [SESSION]", "show or write the report of one"),
-    "export": ("recorded:run_export", "export [SESSION]", "write the settings that one found"),
+    "recipes": ("known", "recipes [ID]", "the speed-ups it knows"),
+    "hardware": ("known", "hardware", "this machine"),
+    "sessions": ("recorded", "sessions", "earlier sessions"),
+    "open": ("recorded", "open [SESSION]", "one of them in the app"),
+    "compare": ("recorded", "compare A B", "what changed between two of them"),
+    "report": ("recorded", "report [SESSION]", "show or write the report of one"),
+    "export": ("recorded", "export [SESSION]", "write the settings that one found"),
     "init": ("init", "init train.py", "write a build() to complete from what a script does"),
-    "check": ("check", "check tuned.yaml TARGET", "measure exported settings again; 4 if not worth it"),
-    "converge": ("converge", "converge tuned.yaml TARGET", "whether a training with them learns as well; 4 if not"),
-    "ab": ("ab", 'ab "CMD A" "CMD B"', "two commands that train, timed in turn"),
-    "mcp": ("mcp", "mcp", "serve coding agents (Model Context Protocol)"),
-    "follow": ("follow", "follow --nnodes 2 ...", "this machine's GPUs for a session on another"),
+    "check": ("proof", "check tuned.yaml TARGET", "measure exported settings again; 4 if not worth it"),
+    "converge": ("proof", "converge tuned.yaml TARGET", "whether a training with them learns as well; 4 if not"),
+    "ab": ("proof", 'ab "CMD A" "CMD B"', "two commands that train, timed in turn"),
+    "mcp": ("serving", "mcp", "serve coding agents (Model Context Protocol)"),
+    "follow": ("serving", "follow --nnodes 2 ...", "this machine's GPUs for a session on another"),
 }
 
 FIRST = """\
@@ -56,5 +55,5 @@ def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
         first, arguments = "--help", ["--help"]
     if first not in COMMANDS:
         return measure.parse(arguments, COMMANDS, ABOUT)
-    module, _, name = COMMANDS[first][0].partition(":")
-    return partial(getattr(import_module(f"advisor.cli.commands.{module}"), name or "run"), rest)
+    module = import_module(f"advisor.cli.commands.{COMMANDS[first][0]}")
+    return partial(getattr(module, f"run_{first}"), rest)

@@ -102,18 +102,19 @@ def key_map_of(text: str) -> list[tuple[str, str]]:
     return [(key, path) for key, path in pairs]
 
 
-def folder_of(text: str) -> str:
-    """An existing folder, as an absolute path. Raises UsageError where there is none."""
-    if not is_folder(text):
-        raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
-    return str(Path(text).resolve())
+def existing(is_there: Callable[[str], bool], problem: str, hint: str) -> Callable[[str], str]:
+    """Return a parser for the path of something that is there, which it makes absolute. It raises UsageError."""
+
+    def parse_path(text: str) -> str:
+        if not is_there(text):
+            raise UsageError(problem.format(text), hint)
+        return str(Path(text).resolve())
+
+    return parse_path
 
 
-def script_of(text: str) -> str:
-    """An existing file, as an absolute path. Raises UsageError where there is none."""
-    if not is_file(text):
-        raise UsageError(f"there is no file {text}.", "Name the script that trains, a .py file.")
-    return str(Path(text).resolve())
+folder_of = existing(is_folder, "the folder {} does not exist.", "Name a folder of recipe files (.py).")
+script_of = existing(is_file, "there is no file {}.", "Name the script that trains, a .py file.")
 
 
 def gpus_of(text: str) -> int:
@@ -195,7 +196,6 @@ _FILES: Options = {
     "--config-kind": _value("KIND", f"the framework of the config, if not recognised: {_KINDS}", choice_of(ConfigKind)),
     **REPORTS,
 }
-_PROGRAMS: Options = {"--headless": _flag("no app; the default when this is no terminal")}
 # The options of measuring by topics of the help, each with its title and a text.
 TOPICS: Mapping[str, tuple[str, str, Options]] = {
     "targets": (
@@ -220,7 +220,7 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
         "in continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
         "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
-        _PROGRAMS,
+        {"--headless": _flag("no app; the default when this is no terminal")},
     ),
 }
 OPTIONS: Options = {

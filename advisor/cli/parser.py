@@ -1,19 +1,22 @@
-"""A parser of options whose errors are ours, and what several commands read of the command line."""
+"""A parser of options whose errors are ours; what several commands read of the command line, and check before all."""
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from advisor.cli.options import INPUTS, OPTIONS
+from advisor.cli.options import OPTIONS
 from advisor.errors import UsageError
+from advisor.experiment.request import STANDARD_OUTPUT, Outputs
+from advisor.export.files import check_replaceable, check_writable
+from advisor.export.formats import format_for
 from advisor.figures.formatting import plain
 from advisor.figures.options import named, seconds_of
-from advisor.files.paths import check_target
-from advisor.records import TargetSpec
+from advisor.records import TargetSpec, Value, text_of
 
 _R = TypeVar("_R")
 
@@ -59,11 +62,6 @@ class Parser(argparse.ArgumentParser):
                 arguments["type"] = named(name)(read)
             (group or self).add_argument(name, **arguments)
 
-    def add_exported(self, to_force: str) -> None:
-        """Add the arguments of a command that measures exported settings again; ``to_force`` says what is forced."""
-        self.add("settings", "target", *INPUTS, "--config")
-        self.add("--force", help=to_force)
-
     def add_limit(self) -> None:
         """Add the budget of a command that is no session."""
         self.add("--budget", type=seconds_of, default=120.0, help="90s, 2m (the default)")
@@ -103,20 +101,6 @@ def target_of(target: str, options: argparse.Namespace) -> TargetSpec:
     return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config)
 
 
-def target_of_exported(options: argparse.Namespace) -> TargetSpec:
-    """The target to measure exported settings on. Raises UsageError for a file without any, or of another target."""
-    from advisor.export.files import check_target_of
-    from advisor.recipe.settings import Settings
-
-    if not Settings.from_file(options.settings):
-        raise UsageError(f"{options.settings} has no settings.", "Name a file that --export wrote with some in it.")
-    target = target_of(options.target, options)
-    if not options.force:
-        check_target_of(options.settings, target, "Name that target, or add --force to use them on this one.")
-    check_target(target.target, target.directory)
-    return target
-
-
 def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
     """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
     if options.rdzv_endpoint:
@@ -126,3 +110,71 @@ def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
         hint = "Name a port of the first with --rdzv-endpoint HOST:PORT."
         raise UsageError("several machines need a place to meet.", hint)
     return ()
+
+
+# --- checks before anything is measured ---------------------------------------------------------------------------
+
+
+def _check_recipes(options: argparse.Namespace) -> None:
+    """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
+    lists = vars(options).get  # a command has some of these
+    accept: list[tuple[str, Value | None]] = lists("accept") or []
+    named_by = {"--only": lists("only"), "--skip": lists("skip"), "--accept": [name for name, _ in accept]}
+    keys = [key for key, _ in lists("key_map") or ()]
+    if not (any(named_by.values()) or keys):
+        return
+    from advisor.recipe.catalog import load_catalog
+
+    catalog, found = load_catalog(options.recipe_folders or ()), dict[str, list[str]]()
+    for option, names in named_by.items():
+        with named(option):
+            found[option] = [catalog[name].id for name in names or ()]
+    for name, value in accept:
+        if value is not None and not catalog[name].accepts(value):
+            known = ", ".join(text_of(each) for each in catalog[name].values)
+            raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
+    for option in ("--only", "--accept"):
+        if both := [name for name in found[option] if name in found["--skip"]]:
+            raise UsageError(f"{option} and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
+    with named("--map"):
+        for key in keys:
+            catalog.by_key(key)
+
+
+def outputs_of(options: argparse.Namespace) -> Outputs:
+    """The files to write by these options, all of which are checked. Raises UsageError."""
+    _check_recipes(options)
+    key_map = dict(vars(options).get("key_map") or ())
+    outputs = given(Outputs, options, key_map=key_map)
+    for option, value in (("--map", key_map), ("--config-kind", outputs.config_kind)):
+        if value and not outputs.config_path:
+            raise UsageError(f"{option} needs a config, and none is named.", "Name it with --config FILE.")
+    check_outputs(outputs)
+    return outputs
+
+
+def check_outputs(outputs: Outputs) -> None:
+    """Raise UsageError for a file that could not be written at the end, before anything is measured."""
+    taken = {os.path.realpath(outputs.config_path): "--config"} if outputs.config_path else {}
+    for option, text in outputs.files.items():
+        if option == "--json" and text == STANDARD_OUTPUT:
+            continue
+        with named(option):
+            check_writable(Path(text))
+        format_for(option, text, outputs)
+        other = taken.setdefault(os.path.realpath(text), option)
+        if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
+            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
+
+
+def check_export(outputs: Outputs, target: TargetSpec) -> None:
+    """Raise UsageError where the export would replace a file that is not ours, unless that is the config to patch."""
+    path, config = outputs.export_path, outputs.config_path
+    if path and not (config and os.path.realpath(path) == os.path.realpath(config)):
+        with named("--export"):
+            check_replaceable(path, target, "Name another file, or add --force to replace it.")
+
+
+def shows_the_app() -> bool:
+    """Whether standard input and output are a terminal that the app can draw on; a dumb one, as in Emacs, is not."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

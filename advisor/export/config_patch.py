@@ -16,12 +16,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.export.configs.document import Document, ObstacleError, Path, Scalar, TomlDocument, at, resolved
-from advisor.export.configs.kinds import home_of, kind_of, names_classes, refuses_new_names
-from advisor.export.configs.names import entries_for, in_the_words_of, places_of, without_parts_of_a_total
-from advisor.export.configs.nodes import phrases as phrases_of_nodes
-from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Entry, Phrase, Wanted, words_of
-from advisor.export.configs.yaml_document import YamlDocument
+from advisor.export.configs.document import (
+    Document,
+    Entry,
+    ObstacleError,
+    Path,
+    Scalar,
+    TomlDocument,
+    YamlDocument,
+    at,
+    resolved,
+)
+from advisor.export.configs.kinds import (
+    entries_for,
+    home_of,
+    in_the_words_of,
+    kind_of,
+    names_classes,
+    places_of,
+    without_parts_of_a_total,
+)
+from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Phrase, Wanted, words_of
+from advisor.export.configs.words import phrases as phrases_of_nodes
 from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Value, text_of
@@ -72,8 +88,9 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     writer.say_by_name()
     writer.drop_options_of_workers()
     rest = {key: value for key, value in wanted.settings.items() if key not in writer.said}
-    takes_others = not names_classes(document.tree) and not refuses_new_names(document.tree)
-    in_section = (kind is ConfigKind.PLAIN and takes_others) or SECTION in document.tree
+    of_yacs = len(tree) > 1 and all(isinstance(name, str) and name.isupper() for name in tree)
+    takes_others = kind is ConfigKind.PLAIN and not names_classes(tree) and not of_yacs
+    in_section = takes_others or SECTION in tree
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)

@@ -7,7 +7,6 @@ import msgspec
 
 from advisor import records
 from advisor.experiment.request import Request
-from advisor.experiment.scaling_records import ScalingRecord
 from advisor.experiment.state import SessionState
 from advisor.figures.sweep import knee_of
 from advisor.judging.objective import Yardstick
@@ -50,11 +49,12 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
 
     ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
     ``contribution`` is what a candidate that was measured with others adds to them.
-    ``trials`` are the candidates, the control among them, followed by the recipes that proposed none. Every value can
-    be written as strict JSON.
+    ``trials`` are the candidates, the control among them, followed by the recipes that proposed none. ``efficiency`` is
+    the speed-up of several GPUs over one as a share of their number. Every value can be written as strict JSON.
     """
     facts, finished, failure = state.facts, state.finished, state.failure
-    profile = facts.profile if facts else None
+    profile, points, scaling = state.profile, sweep_of(state), state.scaling
+    rows = [_whole(row, "efficiency exposed_share") for row in scaling.rows] if scaling else []
     full: Json = {
         "schema": SCHEMA,
         "version": version,
@@ -74,12 +74,12 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "findings": state.findings,
         **_fields(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),
-        "sweep": _sweep(state),
+        "sweep": [{**msgspec.to_builtins(point), "knee": point.size == knee_of(points)} for point in points],
         "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
         "decisions": state.decisions,
         "stack": _with_tokens(_stack(state), facts),
-        "parallel": _parallel(state.scaling),
+        "parallel": scaling and {**msgspec.to_builtins(scaling), "rows": rows},
         "verification": state.verification,
         "messages": [_fields(said, "severity text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
@@ -125,21 +125,6 @@ def _baseline(baseline: records.BaselineRecord | None, profile: records.Profile 
 
 def _with_tokens(record: Json | None, facts: records.Facts | None) -> Json | None:
     return record and {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])}
-
-
-def _parallel(scaling: ScalingRecord | None) -> Json | None:
-    """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
-    if scaling is None:
-        return None
-    rows = [_whole(row, "efficiency exposed_share") for row in scaling.rows]
-    return {**msgspec.to_builtins(scaling), "rows": rows}
-
-
-def _sweep(state: SessionState) -> list[Json]:
-    """Throughput by batch size, the baseline's own among them; empty unless two sizes were measured."""
-    points = sweep_of(state)
-    recommended = knee_of(points)
-    return [{**msgspec.to_builtins(point), "knee": point.size == recommended} for point in points]
 
 
 def _trial(record: records.TrialRecord) -> Json:

@@ -3,10 +3,10 @@
 YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
 """
 
-import itertools
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,9 @@ class UniqueKeys(ConfigLoader):
     @classmethod
     def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         """Make a mapping of JSON. Raises ValueError for a repeated key."""
-        names = sorted(name for name, _ in pairs if cls.checked.match(name))
-        for one, other in itertools.pairwise(names):
-            if one == other:
-                raise ValueError(f"{one[:_SHOWN]!r} stands there twice")
+        names = Counter(name for name, _ in pairs if cls.checked.match(name))
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"{twice[0][:_SHOWN]!r} stands there twice")
         return dict(pairs)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -82,12 +81,18 @@ class TagsAsWritten(ConfigLoader):
 
 
 class TagsIgnored(UniqueKeys):
-    """Reads a tagged value as null. Keys may repeat in files of other programs, but not in a settings file."""
+    """Reads a tagged value as null, unless it is all. Keys may repeat in other files, but not in a settings file."""
 
     checked = re.compile(r"\w+\.\w|perf_advisor$")
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Make the document. Raises ConstructorError where all of it is behind an unknown tag, and nothing is left."""
+        if node.tag not in self.yaml_constructors:
+            raise yaml.constructor.ConstructorError(None, None, f"all of it is behind {node.tag}", node.start_mark)
+        return super().construct_document(node)
 
-def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
+
+def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -99,11 +104,7 @@ def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
 TagsAsWritten.add_multi_constructor("!", _untagged)
 
 
-def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
-    return tuple(loader.construct_sequence(node, deep=True))
-
-
-TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: (*_untagged(loader, "", node),))
 TagsIgnored.add_constructor(None, lambda loader, node: None)
 
 
@@ -141,14 +142,12 @@ def dumped(data: Any, **options: Any) -> str:
 def read_config(path: str) -> dict[str, Any]:
     """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping."""
     data = parsed(read_text(path), path, TagsAsWritten)
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
+    if not isinstance(data, dict | None):
         raise UsageError(
             f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
             "--config is the file that build(config) reads; write one `name: value` a line.",
         )
-    return data
+    return data or {}
 
 
 def read_text(path: str | Path) -> str:

@@ -7,8 +7,8 @@ import html
 import multiprocessing.spawn
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from advisor.export.format import Found
 from advisor.export.formats import format_for
 from advisor.figures.options import choice_of, count_of, device_of, named, names_of, seconds_of
 from advisor.files.folders import scratch_folder
-from advisor.headless.progress import HeadlessReporter
-from advisor.headless.run import open_session
+from advisor.headless.run import HeadlessReporter, open_session
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.meanwhile import replaced
 from advisor.recipe.catalog import load_catalog
@@ -91,17 +90,15 @@ def tune(
     return Tuned(reporter.state, request)
 
 
-@contextmanager
-def program_left_alone() -> Iterator[None]:
-    """Inside this context, new processes do not run the calling program, as those of multiprocessing do."""
+def program_left_alone() -> AbstractContextManager[None]:
+    """A context in which new processes do not run the calling program, as those of multiprocessing do."""
     original = multiprocessing.spawn.get_preparation_data
 
     def without_main(name: str) -> dict[str, Any]:
         data: dict[str, Any] = original(name)
         return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
-    with replaced(multiprocessing.spawn, "get_preparation_data", without_main):
-        yield
+    return replaced(multiprocessing.spawn, "get_preparation_data", without_main)
 
 
 class Tuned:

@@ -4,14 +4,14 @@ Pure functions of their states. Figures have their intervals; the summary says w
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import MISSING
 from advisor.records import Value, text_of
-from advisor.report.document import Inline, Section, Table
+from advisor.report.document import Inline, Section, Table, section, shown
 from advisor.report.evidence import hardware_table, measured_rows, workload_rows
 from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
@@ -30,17 +30,16 @@ class Measured:
     state: SessionState
 
 
-def comparison_sections(before: Measured, after: Measured) -> Iterator[Section]:
+def comparison_sections(before: Measured, after: Measured) -> tuple[Section, ...]:
     """The differences between two sessions, the most important first. A section without any is left out."""
     one, other = _known(before), _known(after)
+    headings, found = ("", before.session_id, after.session_id), list[Section]()
     for title in one:
-        rows = []
-        for name in dict.fromkeys((*one[title], *other[title])):
-            first, then = (side[title].get(name, MISSING) for side in (one, other))
-            if title in _ALWAYS or first != then:
-                rows.append((name, first, then))
-        if rows:
-            yield Section(title, (Table(("", before.session_id, after.session_id), tuple(rows)),))
+        names = dict.fromkeys((*one[title], *other[title]))
+        rows = [(name, one[title].get(name, MISSING), other[title].get(name, MISSING)) for name in names]
+        differing = tuple(row for row in rows if title in _ALWAYS or row[1] != row[2])
+        found.append(section(title, Table(headings, differing)))
+    return shown(found)
 
 
 def summary(before: Measured, after: Measured) -> str:

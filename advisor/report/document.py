@@ -21,25 +21,14 @@ Inline = str | Code
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A paragraph."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bullets:
-    """A list."""
-
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """Lines in a fixed-width face, kept as they are; ``language`` is their language, if known."""
 
     text: str
     language: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +45,9 @@ class Table:
     brief: tuple[str, ...] = ()
     remarks: str = ""
 
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
 
 def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
     """A table of names and their values, without headings."""
@@ -63,11 +55,11 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
 
 
 def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **more: Any) -> Table:
-    """A table of cells by their headings, without the columns that are empty in all rows; there is at least one row.
+    """A table of cells by their headings, without the columns that are empty in all rows.
 
     The columns named in ``words`` hold text, all others numbers. ``more`` are further fields of the table.
     """
-    headings = tuple(name for name in rows[0] if any(row[name] not in ("", MISSING) for row in rows))
+    headings = tuple(name for name in (rows[0] if rows else ()) if any(row[name] not in ("", MISSING) for row in rows))
     cells = tuple(tuple(row[name] for name in headings) for row in rows)
     return Table(headings, cells, frozenset(headings).difference(words), **more)
 
@@ -116,7 +108,8 @@ class Bars:
     ticks: tuple[tuple[float, str], ...] = ()
 
 
-Block = Paragraph | Bullets | Listing | Table | Bars
+# A text is a paragraph, several are a list.
+Block = str | tuple[str, ...] | Listing | Table | Bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +125,16 @@ class Section:
     whole: bool = False
     warns: bool = False
     folded: bool = False
+
+
+def section(title: str, *blocks: Block | None, **more: bool) -> Section:
+    """A section of those blocks that have something to show. ``more`` are further fields of it."""
+    return Section(title, tuple(block for block in blocks if block), **more)
+
+
+def shown(sections: Iterable[Section | None]) -> tuple[Section, ...]:
+    """The sections that have something to show."""
+    return tuple(each for each in sections if each and each.blocks)
 
 
 @dataclass(frozen=True, slots=True)

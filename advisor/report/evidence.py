@@ -22,7 +22,7 @@ from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Finding, HabitRow, Hardware, Mode, Profile, TrialRecord, text_of
 from advisor.report import figures
-from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Section, Table, pairs, table_of
+from advisor.report.document import Code, Inline, Section, Table, pairs, section, table_of
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
@@ -31,7 +31,7 @@ _MOST_OF_A_PEAK = 1.5
 _AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
 
 
-def caveats_section(state: SessionState) -> Iterator[Section]:
+def caveats_section(state: SessionState) -> Section:
     """Warnings, disturbances, and figures that contradict each other, if there are any."""
     stack = state.stack if state.stack_settings else None
     caveats = [figures.as_sentence(said.text) for said in state.messages if said.severity != "information"]
@@ -46,22 +46,21 @@ def caveats_section(state: SessionState) -> Iterator[Section]:
     verified, comparison = state.verification, stack.comparison if stack else None
     low, high = (comparison.ci_low / _AGREES, comparison.ci_high * _AGREES) if comparison else (0.0, math.inf)
     if verified and not (verified.speedup and low <= verified.speedup <= high):
-        caveats.append(f"The exported file is {figures.verified_words(verified).rstrip('.')}.")
-    if caveats:
-        yield Section("Read this first", (Bullets(tuple(caveats)),), warns=True)
+        caveats.append(figures.as_sentence(f"the exported file is {figures.verified_words(verified)}"))
+    return section("Read this first", tuple(caveats), warns=True)
 
 
 # --- the baseline ---------------------------------------------------------------------------------------------
 
 
-def baseline_blocks(state: SessionState, catalog: Catalog | None = None) -> Iterator[Block]:
+def baseline_section(state: SessionState, catalog: Catalog | None = None) -> Section:
     """What limits the step, the workload, and the measurements with the user's own settings."""
+    limit = ""
     if (profile := state.profile) and profile.kind_of_step:
         subject = "The step is" if profile.bottleneck else "What limits the step is"
-        yield Paragraph(f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}.")
-    yield pairs([*workload_rows(state.facts, catalog), *measured_rows(state)])
-    if state.baseline and state.baseline.result.notes:
-        yield Bullets(state.baseline.result.notes)
+        limit = figures.as_sentence(f"{subject} {profile.kind_of_step}: {profile.evidence}")
+    table = pairs([*workload_rows(state.facts, catalog), *measured_rows(state)])
+    return section("Baseline", limit, table, state.baseline.result.notes if state.baseline else ())
 
 
 def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
@@ -137,35 +136,29 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
 # --- the profile ----------------------------------------------------------------------------------------------
 
 
-def time_section(state: SessionState) -> Iterator[Section]:
+def time_section(state: SessionState, profile: Profile) -> Section:
     """The phases of the step, and the operators with the most time of their own: on the device where there is one."""
-    profile = state.profile
-    if profile is None:
-        return
-    blocks: list[Block] = [phases_table(state, profile)] if profile.phases else []
-    if profile.operators:
-        on_device, longest = figures.by_own_time(profile.operators)
-        where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
-        left_out = f" ({more} more in the JSON report)" if more > 0 else ""
-        blocks.append(Paragraph(f"Operators by their own time on the {where} in a step{left_out}:"))
-        cells: list[dict[str, Inline]] = [
-            {
-                "Operator": Code(row.name),
-                "Calls": format_count(row.calls),
-                "Device": format_ms(row.device_ms) if on_device else "",
-                "Host": format_ms(row.host_ms),
-            }
-            for row in longest[:_OPERATORS_SHOWN]
-        ]
-        blocks.append(table_of(cells, ("Operator",)))
-    if blocks:
-        yield Section("Where the time goes", tuple(blocks), whole=True)
+    on_device, longest = figures.by_own_time(profile.operators)
+    where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
+    left_out = f" ({more} more in the JSON report)" if more > 0 else ""
+    cells: list[dict[str, Inline]] = [
+        {
+            "Operator": Code(row.name),
+            "Calls": format_count(row.calls),
+            "Device": format_ms(row.device_ms) if on_device else "",
+            "Host": format_ms(row.host_ms),
+        }
+        for row in longest[:_OPERATORS_SHOWN]
+    ]
+    words = f"Operators by their own time on the {where} in a step{left_out}:" if cells else ""
+    operators = table_of(cells, ("Operator",))
+    return section("Where the time goes", phases_table(state, profile), words, operators, whole=True)
 
 
 def phases_table(state: SessionState, profile: Profile) -> Table:
-    """The phases of a step; with the combination's where they were timed."""
+    """The phases of a step, if they are known; with the combination's where they were timed."""
     tuned, rows = figures.tuned_phases(state), list[dict[str, Inline]]()
-    for name in dict.fromkeys((*profile.phases, *tuned)):
+    for name in dict.fromkeys((*profile.phases, *tuned)) if profile.phases else ():
         rows.append(
             {
                 "Phase": name.replace("_", " "),
@@ -180,19 +173,14 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
 # --- the roof -------------------------------------------------------------------------------------------------
 
 
-def roof_section(state: SessionState) -> Iterator[Section]:
+def roof_section(state: SessionState, profile: Profile) -> Section:
     """The section on efficiency: the step against the machine's peak rates, before and after."""
-    profile = state.profile
-    if profile is None:
-        return
     before, after = figures.roof_shares(state)
     reached = [(name, found.words) for name, found in (("Matrix products", before), ("Tuned", after)) if found]
-    rows = [*reached, *_step_rows(profile)]
-    blocks: list[Block] = [pairs(rows)] if rows else []
+    more = ""
     if before and after and after.share < before.share:
-        blocks.append(Paragraph(f"The tuned share refers to the higher peak of {after.dtype}: it means more work."))
-    if blocks:
-        yield Section("Efficiency", tuple(blocks), whole=True)
+        more = f"The tuned share refers to the higher peak of {after.dtype}: it means more work."
+    return section("Efficiency", pairs([*reached, *_step_rows(profile)]), more, whole=True)
 
 
 def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
@@ -218,11 +206,11 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
 # --- the CPU and batch sizes -----------------------------------------------------------------------------------
 
 
-def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+def sweep_section(state: SessionState, catalog: Catalog) -> Section | None:
     """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
     points = figures.sweep_of(state)
     if not points:
-        return
+        return None
     knee, grows = sweep.knee_of(points), "the time of a step" if state.mode is Mode.TRAIN else "latency"
     if knee is None:
         said = "No size that was measured keeps the latency limit and leaves the device enough free memory."
@@ -231,27 +219,26 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     else:
         best = f"the smallest size within {format_percent(sweep.KNEE_TOLERANCE)} of the best usable throughput"
         said = f"{knee:,} samples is the knee: {best}. Larger sizes take more memory, and lengthen {grows}."
-    blocks: list[Block] = [Paragraph(said), table_of(sweep.sweep_rows(points), ("Remark",))]
+    why = ""
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:
-        blocks += [Paragraph(why)] if (why := catalog[sweep.RECIPE].why(state.facts, knee)) else []
-    yield Section("Batch sizes", tuple(blocks))
+        why = catalog[sweep.RECIPE].why(state.facts, knee)
+    return section("Batch sizes", said, table_of(sweep.sweep_rows(points), ("Remark",)), why)
 
 
 # --- habits ---------------------------------------------------------------------------------------------------
 
 
-def source_section(state: SessionState) -> Iterator[Section]:
+def source_section(state: SessionState) -> Section | None:
     """The findings in the user's source, with the cost where it was measured."""
     if not state.source_files:
-        return
+        return None
     habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
     read = f"in {counted(len(state.source_files), 'file')}: {', '.join(state.source_files)}. It was read, not run."
     found = list(state.source_problems)
     for one in state.findings:
         price = f" ({cost})" if (cost := price_text(one, state)) else ""
         found.append(f"{one.place}: {one.text.strip()}: {one.what}: {one.advice}{price}.")
-    bullets = [Bullets(tuple(found))] if found else []
-    yield Section("Found in your source", (Paragraph(f"{habits} {read}"), *bullets))
+    return section("Found in your source", f"{habits} {read}", tuple(found))
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
@@ -280,24 +267,22 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
     return max(mended or measured, key=lambda one: one.comparison.speedup if one.comparison else 0.0, default=None)
 
 
-def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+def habits_section(state: SessionState, catalog: Catalog | None) -> Section:
     """Lines that make the host wait for the device, and ways of doing the same thing, timed beside each other."""
-    blocks, profile = list[Block](), state.profile
-    if profile and profile.sync_places:
-        blocks.append(Paragraph("Lines of the step that make the host wait for the device; only you can rewrite them:"))
-        waits: list[dict[str, Inline]] = [
-            {
-                "Where": place.place,
-                "Line": Code(place.text),
-                "Times a step": format_count(place.calls_per_step),
-                "Waits": format_ms(place.blocked_ms),
-            }
-            for place in profile.sync_places
-        ]
-        blocks.append(table_of(waits, ("Where", "Line")))
-    if profile and (count := profile.host_made_tensors):
-        made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
-        blocks.append(Paragraph(f"{made} made on the host and copied to the device in each step."))
+    profile = state.profile
+    waits: list[dict[str, Inline]] = [
+        {
+            "Where": place.place,
+            "Line": Code(place.text),
+            "Times a step": format_count(place.calls_per_step),
+            "Waits": format_ms(place.blocked_ms),
+        }
+        for place in (profile and profile.sync_places) or ()
+    ]
+    lines = "Lines of the step that make the host wait for the device; only you can rewrite them:" if waits else ""
+    count = (profile and profile.host_made_tensors) or 0
+    made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
+    copied = f"{made} made on the host and copied to the device in each step." if count else ""
     ways = [
         {
             "Habit": title_of(row.habit, catalog),
@@ -307,10 +292,8 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Iterator[Sec
         }
         for row in habit_rows(state)
     ]
-    if ways:
-        blocks.append(table_of(ways, ("Habit", "Way")))
-    if blocks:
-        yield Section("Waits and habits", tuple(blocks))
+    tables = table_of(waits, ("Where", "Line")), table_of(ways, ("Habit", "Way"))
+    return section("Waits and habits", lines, tables[0], copied, tables[1])
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:

@@ -19,8 +19,8 @@ from advisor.figures.formatting import (
 from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Objective, StackRecord, TrialRecord, TrialResult, Verdict, text_of
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Table, pairs, table_of
+from advisor.records import Candidate, Objective, StackRecord, TrialResult, Verdict, text_of
+from advisor.report.document import Block, Code, Inline, Listing, Section, Table, pairs, section, shown, table_of
 from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
@@ -31,21 +31,19 @@ Pair = tuple[str, Inline]
 # --- one setting --------------------------------------------------------------------------------------------------
 
 
-def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
     """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
-    yield Section("", (pairs(_facts(row, state)),))
-    if code := code_of(row.candidate, catalog):
-        yield Section("The code", (Listing(code, "python"),))
-    title, paragraphs = "About this setting", list[Paragraph]()
+    code = Listing(code_of(row.candidate, catalog), "python")
+    found = [section("", pairs(_facts(row, state))), section("The code", code)]
+    title, paragraphs = "About this setting", list[str]()
     for block in card(recipe).split("\n\n") if recipe else ():
         lines = block.strip().split("\n")
         if len(lines) > 1 and not lines[1].strip("-="):  # an underlined heading
-            yield Section(title, tuple(paragraphs))
+            found.append(section(title, *paragraphs))
             title, paragraphs, lines = lines[0], [], lines[2:]
-        paragraphs.append(Paragraph(" ".join(map(str.strip, lines))))
-    if recipe:
-        yield Section(title, tuple(paragraphs))
+        paragraphs.append(" ".join(map(str.strip, lines)))
+    return shown([*found, section(title, *paragraphs)])
 
 
 def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
@@ -66,7 +64,15 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
     if row.why:
         yield "Why", row.why
     if record is not None:
-        yield from _trial_pairs(record, figures, state)
+        if record.alone and figures.against is Against.REST:
+            alone = figures_of(replace(record, contribution=None), state)
+            yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
+        yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
+        if record.result.latency:
+            yield "Calls", call_words(record.result.latency)
+        if record.candidate.already_on:
+            yield "Shown", format_worth(record)
+        yield from doubts_and_notes(record.result)
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -75,19 +81,6 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
     for finding in state.findings:
         if finding.recipe == row.candidate.recipe:
             yield "Found at", f"{finding.place}  {finding.what}: {finding.advice}. {finding.text.strip()}"
-
-
-def _trial_pairs(record: TrialRecord, figures: Figures, state: SessionState) -> Iterator[Pair]:
-    """What a setting's trial showed beside the figures of its row."""
-    if record.alone and figures.against is Against.REST:
-        alone = figures_of(replace(record, contribution=None), state)
-        yield from [("Alone", f"{alone.words}: {alone.steps}")] if alone else []
-    yield from _start_up_pairs(record.result, record.break_even_steps if record.alone else None, figures)
-    if record.result.latency:
-        yield "Calls", call_words(record.result.latency)
-    if record.candidate.already_on:
-        yield "Shown", format_worth(record)
-    yield from doubts_and_notes(record.result)
 
 
 def _use(row: Row) -> str:
@@ -135,23 +128,25 @@ def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
 # --- the combination ----------------------------------------------------------------------------------------------
 
 
-def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
-    """The stack: its settings, their effect, and the settings left out."""
-    figures = together_of(state)
+def stack_blocks(state: SessionState) -> Iterator[Block]:
+    """The stack, if there is one: its settings, their effect, and the settings left out."""
+    stack, figures = state.stack, together_of(state)
+    if stack is None or not (stack.settings or stack.dropped):
+        return
     if not stack.settings:
-        yield Paragraph(f"None: {stack.result.reason if stack.pending else no_result(state)[0]}.")
+        yield f"None: {stack.result.reason if stack.pending else no_result(state)[0]}."
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
         if stack.pending:
-            yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
+            yield f"There is no figure for them: {stack.result.reason}."
         elif figures is None:
-            yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
+            yield f"They could not be measured together: {format_outcome(stack.result)}"
         else:
             yield pairs(_stack_pairs(state, stack, figures))
-            yield from [Bullets(notes)] if (notes := _own_notes(stack.result, state)) else []
+            yield _own_notes(stack.result, state)
     if stack.dropped:
-        yield Paragraph("Left out of the combination:")
-        yield Bullets(tuple(f"{key}: {reason}" for key, reason in stack.dropped.items()))
+        yield "Left out of the combination:"
+        yield tuple(f"{key}: {reason}" for key, reason in stack.dropped.items())
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
@@ -181,20 +176,16 @@ _BRIEF = ("Setting", "Speed-up", "Step", "Memory", "Use")
 def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     """Every setting that was measured, best first, with its figures; then why those that are recommended help."""
     found, goal = ranking(state, catalog), state.goal.objective
-    if not found.rows:
-        return
     cells = [_cells(row, state) for row in found.every]
     brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
     table = table_of(cells, ("Setting", "What", "Numerics", "Use", "Remark"), brief=brief, remarks="Remark")
-    blocks: list[Block] = [table]
-    if goal is Objective.MEMORY:
-        blocks.append(Paragraph("At equal memory, the faster comes first."))
-    yield Section(f"Settings, {state.goal.words.ranked}", tuple(blocks))
+    more = "At equal memory, the faster comes first." if goal is Objective.MEMORY else ""
+    yield section(f"Settings, {state.goal.words.ranked}", table, more)
     reasons: dict[str, list[str]] = {}
     for row in found.rows:
         reasons.setdefault(row.why, []).append(row.title)
-    if told := tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why):
-        yield Section("Why they help", (Bullets(told),), whole=True)
+    told = tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why)
+    yield section("Why they help", told, whole=True)
 
 
 def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
@@ -230,11 +221,10 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
         yield from _own_notes(record.result, state)
 
 
-def untried_table(state: SessionState, catalog: Catalog) -> Table | None:
+def untried_table(state: SessionState, catalog: Catalog) -> Table:
     """What was not tried, by reason: single values first, for which a larger budget is often enough."""
     names: dict[str, list[str]] = {}
     for fold in ranking(state, catalog).folds:
         for name, reason in fold.entries:
             names.setdefault(reason, []).append(title_of(name, catalog))
-    rows = tuple((reason, ", ".join(each)) for reason, each in names.items())
-    return Table(("Why not", "What"), rows) if rows else None
+    return Table(("Why not", "What"), tuple((reason, ", ".join(each)) for reason, each in names.items()))

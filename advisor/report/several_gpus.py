@@ -7,15 +7,15 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import MISSING, format_bytes, format_interval, format_ms, format_percent, format_rate
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, Value
-from advisor.report.document import Bullets, Paragraph, Section, table_of
+from advisor.report.document import Section, section, table_of
 
 _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
 
 
-def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
+def several_gpus_section(record: ScalingRecord | None) -> Section | None:
     """The section, where the session measured on several GPUs."""
     if record is None or not record.rows:
-        return
+        return None
     remarks = [
         *([f"Bound by {record.evidence}."] if record.evidence else []),
         *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
@@ -26,8 +26,7 @@ def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
             "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
         )
     table = table_of(list(map(_cells, record.rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
-    bullets = [Bullets(tuple(remarks))] if remarks else []
-    yield Section("Several GPUs", (Paragraph(result_sentence(record)), table, *bullets))
+    return section("Several GPUs", result_sentence(record), table, tuple(remarks))
 
 
 def result_sentence(record: ScalingRecord) -> str:

@@ -66,10 +66,10 @@ def body_of(blocks: Iterable[doc.Block], *, warns: bool = False) -> Group:
 
 def _shown(block: doc.Block, style: str) -> RenderableType:
     match block:
-        case doc.Paragraph(text):
-            return Text(plain(text), style=style)
-        case doc.Bullets(items):
-            return Text("\n".join(map(plain, items)), style=style)
+        case str():
+            return Text(plain(block), style=style)
+        case tuple():
+            return Text("\n".join(map(plain, block)), style=style)
         case doc.Listing(text):
             return Text(printable(text.rstrip("\n")))
         case doc.Bars():

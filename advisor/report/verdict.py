@@ -12,7 +12,7 @@ from advisor.figures.formatting import (
     interval_or_words,
     plain,
 )
-from advisor.records import LeftOut, Mode, Objective, Verdict
+from advisor.records import Mode, Objective, Verdict
 from advisor.report import figures
 from advisor.report.rows import together_of
 
@@ -147,15 +147,12 @@ def whole_loop(state: SessionState) -> str:
     if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
         return ""
     share = times.step_ms / times.round_ms
-    rest = ", ".join(f"{_named(one)} takes {format_percent(one.share)}" for one in times.left_out)
+    named = [(f"`{one.text}` (line {one.line})", one) for one in times.left_out]
+    named = [(f"evaluation, {name}," if one.evaluates else name, one) for name, one in named]
+    rest = ", ".join(f"{name} takes {format_percent(one.share)}" for name, one in named)
     said = f"Your step is {format_percent(share)} of a round of your loop; {rest or 'the rest is not named'}."
     stack = state.stack
     if stack is None or not stack.comparison or not figures.stack_helps(state):
         return said
     whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
     return f"{said} So the whole loop gets about {format_times(whole)} as fast."
-
-
-def _named(one: LeftOut) -> str:
-    statement = f"`{one.text}` (line {one.line})"
-    return f"evaluation, {statement}," if one.evaluates else statement

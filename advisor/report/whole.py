@@ -8,7 +8,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
-from advisor.report.document import Block, Bullets, Document, Listing, Paragraph, Section
+from advisor.report.document import Block, Document, Listing, Section, section, shown
 from advisor.report.evidence import habits_section, source_section
 from advisor.report.figures import candidates_tried
 from advisor.report.pictures import pictures
@@ -25,42 +25,39 @@ def document_of(
 
     ``drawn``: with its pictures, for a renderer that can draw.
     """
-    found = [Section("The change in your file", (Listing(change, "diff"),))] if change else []
-    found += sections(state, catalog, pictures(state) if drawn else ())
-    if state.hardware:
-        found.append(Section("Hardware and versions", (evidence.hardware_table(state.hardware, state.facts),)))
-        found.append(reproduce_section(state, request))
-    if state.baseline:
-        found.append(Section("How the numbers were made", (Bullets(tuple(method(state, request))),)))
+    table = evidence.hardware_table(state.hardware, state.facts) if state.hardware else None
+    found = (
+        section("The change in your file", Listing(change, "diff")),
+        *sections(state, catalog, pictures(state) if drawn else ()),
+        section("Hardware and versions", table),
+        reproduce_section(state, request) if table else None,
+        section("How the numbers were made", tuple(method(state, request)) if state.baseline else ()),
+    )
     title, made_by = f"perf-advisor: {request.target.command}", f"Made by perf-advisor {__version__}."
-    return Document(title, verdict(state), tuple(found), made_by)
+    return Document(title, verdict(state), shown(found), made_by)
 
 
-def summary_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+def summary_sections(state: SessionState, catalog: Catalog) -> tuple[Section, ...]:
     """The result, then the sections of the report: of a summary at the end of a session, which shows some of them."""
-    if state.baseline:
-        yield Section("Result", (Paragraph(verdict(state)),))
-    yield from sections(state, catalog)
+    return shown([section("Result", verdict(state) if state.baseline else ""), *sections(state, catalog)])
 
 
-def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = ()) -> Iterator[Section]:
+def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = ()) -> Iterator[Section | None]:
     """The sections of the report, the decision first. A summary leaves out some of them."""
-    yield from evidence.caveats_section(state)
-    if state.stack and (state.stack.settings or state.stack.dropped):
-        yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
+    yield evidence.caveats_section(state)
+    yield section("The settings together", *stack_blocks(state))
     yield from settings_sections(state, catalog)
-    yield from several_gpus_section(state.scaling)
-    if charts:
-        yield Section("Pictures", charts, whole=True)
-    yield from evidence.sweep_section(state, catalog)
-    yield from source_section(state)
+    yield several_gpus_section(state.scaling)
+    yield section("Pictures", *charts, whole=True)
+    yield evidence.sweep_section(state, catalog)
+    yield source_section(state)
     if state.baseline:
-        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
-    yield from evidence.time_section(state)
-    yield from evidence.roof_section(state)
-    yield from habits_section(state, catalog)
-    if table := untried_table(state, catalog):
-        yield Section("Not tried", (table,), folded=True)
+        yield evidence.baseline_section(state, catalog)
+    if state.profile:
+        yield evidence.time_section(state, state.profile)
+        yield evidence.roof_section(state, state.profile)
+    yield habits_section(state, catalog)
+    yield section("Not tried", untried_table(state, catalog), folded=True)
 
 
 # --- the last sections --------------------------------------------------------------------------------------------
@@ -68,11 +65,10 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:
     """The session's name, which begins with its date, and the command that began it, if one is recorded."""
-    blocks: list[Block] = [Paragraph(f"Session {state.session_id}.")] if state.session_id else []
-    if request.command:
-        where = f"In {request.target.directory}, with the versions above:"
-        blocks += [Paragraph(where), Listing(shlex.join(("perf-advisor", *request.command)), "bash")]
-    return Section("To reproduce it", tuple(blocks))
+    command = shlex.join(("perf-advisor", *request.command)) if request.command else ""
+    where = f"In {request.target.directory}, with the versions above:" if command else ""
+    name = f"Session {state.session_id}." if state.session_id else ""
+    return section("To reproduce it", name, where, Listing(command, "bash"))
 
 
 METHOD = (
@@ -120,11 +116,8 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 # --- parts that the app shows -------------------------------------------------------------------------------------
 
 
-def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> Iterator[Section]:
+def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> tuple[Section, ...]:
     """The person's own settings in short: the baseline, the workload, the machine, the goal and the notes."""
-    yield from evidence.caveats_section(state)
-    if state.facts or state.baseline:
-        yield Section("Baseline", tuple(evidence.baseline_blocks(state, catalog)))
     goal = state.goal
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
@@ -133,19 +126,21 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
     told = state.baseline.result.notes if state.baseline else ()
     notes += [note for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
     notes += [said.text for said in state.messages if said.severity == "information"]
-    yield Section("Notes", (Bullets(tuple(filter(None, notes))),))
-    if state.hardware:
-        yield Section("Machine", (evidence.hardware_table(state.hardware, None),))
-    yield from source_section(state)
+    return shown(
+        [
+            evidence.caveats_section(state),
+            evidence.baseline_section(state, catalog),
+            section("Notes", tuple(filter(None, notes))),
+            section("Machine", evidence.hardware_table(state.hardware, None) if state.hardware else None),
+            source_section(state),
+        ]
+    )
 
 
-def profile_sections(state: SessionState, catalog: Catalog | None) -> Iterator[Section]:
+def profile_sections(state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
     """The parts of the profile without its operators."""
     profile = state.profile
     if profile is None:
-        return
-    if profile.phases:
-        yield Section("Phases", (evidence.phases_table(state, profile),))
-    yield from evidence.roof_section(state)
-    if not profile.phases_alone:
-        yield from habits_section(state, catalog)
+        return ()
+    phases, roof = section("Phases", evidence.phases_table(state, profile)), evidence.roof_section(state, profile)
+    return shown([phases, roof, None if profile.phases_alone else habits_section(state, catalog)])

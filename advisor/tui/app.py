@@ -28,6 +28,7 @@ from advisor.experiment.events import Event, ExportVerified, SessionFailed, Sess
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import Catalog
+from advisor.report.document import shown
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
@@ -36,7 +37,7 @@ from advisor.tui.main_screen import MainScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
-from advisor.tui.widgets.gauges import GaugeReader
+from advisor.tui.widgets.lines import GaugeReader
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -110,8 +111,7 @@ class AdvisorApp(ThemedApp):
 
     @work(thread=True, exit_on_error=False, group="catalog")
     def _load_recipes(self, load: Callable[[], Catalog]) -> None:
-        catalog = load()
-        self.call_from_thread(self._take_catalog, catalog)
+        self.call_from_thread(self._take_catalog, load())
 
     def _take_catalog(self, catalog: Catalog) -> None:
         self.context.catalog = catalog
@@ -131,20 +131,18 @@ class AdvisorApp(ThemedApp):
     def _take_events(self) -> None:
         """Take the waiting events."""
         while not self._inbox.empty():  # nobody else takes from it
-            self._take_event(self._inbox.get_nowait())
-
-    def _take_event(self, event: Event) -> None:
-        self.context.take(event)
-        match event:
-            case SessionFailed():
-                self._show_failure(event)
-            case SessionFinished(cancelled, session_s):
-                self.controller.session_finished()
-                if session_s > RINGS_AFTER_S and not cancelled and self.alive:
-                    self.bell()
-                    Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
-            case ExportVerified(found) if found.problem:
-                self.notify(verified_words(found), severity="warning")
+            event = self._inbox.get_nowait()
+            self.context.take(event)
+            match event:
+                case SessionFailed():
+                    self._show_failure(event)
+                case SessionFinished(cancelled, session_s):
+                    self.controller.session_finished()
+                    if session_s > RINGS_AFTER_S and not cancelled and self.alive:
+                        self.bell()
+                        Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
+                case ExportVerified(found) if found.problem:
+                    self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import failure_screen
@@ -171,8 +169,10 @@ class AdvisorApp(ThemedApp):
             if event.state is WorkerState.ERROR:
                 self.notify(str(event.worker.error), severity="error")
             return
-        if event.state is WorkerState.ERROR and event.worker.error:
-            self._take_event(_bug_of(event.worker.error))
+        if event.state is WorkerState.ERROR and (error := event.worker.error):
+            details = "".join(traceback.format_exception(error))
+            hint = "This is a bug of ours; please report it with the details."
+            self.post_event(SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self.controller.job_done()
@@ -212,11 +212,11 @@ class AdvisorApp(ThemedApp):
 
         info = next(view for view in VIEWS if view.id == self.view.id)
         sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
-        self.push_screen(TextScreen("Help", tuple(sections)))
+        self.push_screen(TextScreen("Help", shown(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
-        from advisor.tui.widgets.lists import Palette
+        from advisor.tui.screens import Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
@@ -254,8 +254,13 @@ class AdvisorApp(ThemedApp):
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self.controller.clear()
-            await self._stop_session()
+            self.controller.waiting.clear()
+            if self.context.control:
+                self.context.control.cancel()
+            deadline = time.monotonic() + STOP_WAIT_S
+            running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
+            while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
         self._take_events()
         self.exit(return_code=self.exit_code)
 
@@ -278,19 +283,3 @@ class AdvisorApp(ThemedApp):
             self.call_later(self.action_quit_at_once)
 
         threading.Thread(target=wait_and_leave, name="leave", daemon=True).start()  # a signal's handler must not wait
-
-    async def _stop_session(self) -> None:
-        if self.context.control is None:
-            return
-        self.context.control.cancel()
-        deadline = time.monotonic() + STOP_WAIT_S
-        running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
-        while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-
-
-def _bug_of(error: BaseException) -> SessionFailed:
-    """Turn an exception of the session's own code into the event that reports it."""
-    details = "".join(traceback.format_exception(error))
-    hint = "This is a bug of ours; please report it with the details."
-    return SessionFailed(f"{type(error).__name__}: {error}", hint, details, ExitCode.BUG)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Least time shown as left while the session goes on: the estimate may run out before it does. Seconds.
 _LEAST_LEFT_S = 1.0
-
-
 # What the running trial and the clock tell many times a second; it changes nothing that was found.
 _LIVE = (events.TrialActivity, events.BlockTimed, events.ProgressMade)
 

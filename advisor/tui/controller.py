@@ -53,16 +53,16 @@ class Controller:
     def __init__(self, app: App[Any], context: Context, changed: Callable[[], None]) -> None:
         self._app, self._context, self._changed = app, context, changed
         self.running: Job | None = None
-        self._waiting: deque[Job] = deque()
+        self.waiting: deque[Job] = deque()  # those that have not begun
         self._decided_meanwhile = False
-        self._replaced: list[tuple[str, Decision | None, Value | None]] = []
+        self.replaced: list[tuple[str, Decision | None, Value | None]] = []  # decisions that can be taken back
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
-        if all(job.name != other.name for other in self._waiting):
-            self._waiting.append(job)
+        if all(job.name != other.name for other in self.waiting):
+            self.waiting.append(job)
             self._next()
 
     def job_done(self) -> None:
@@ -70,16 +70,12 @@ class Controller:
         self.running = None
         self._next()
 
-    def clear(self) -> None:
-        """Forget the jobs that have not begun."""
-        self._waiting.clear()
-
     def _next(self) -> None:
-        if self.running is None and self._waiting:
-            self.running = self._waiting.popleft()
+        if self.running is None and self.waiting:
+            self.running = self.waiting.popleft()
             self._in_thread(self.running.call, SESSION_GROUP)
         self._context.busy_with = self.running.name if self.running else ""
-        self._context.waiting = tuple(job.trial for job in self._waiting if job.trial)
+        self._context.waiting = tuple(job.trial for job in self.waiting if job.trial)
 
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
         self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
@@ -172,11 +168,6 @@ class Controller:
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is a decision to take back."""
-        return bool(self._replaced)
-
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
         """Accept or reject a recommendation, or accept one value only."""
         state = self._context.state
@@ -184,12 +175,12 @@ class Controller:
             chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
             self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id} {chosen}")
             return
-        self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+        self.replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
         self._decide(recipe, decision, value)
 
     def undo(self) -> None:
         """Take the last decision back."""
-        self._decide(*self._replaced.pop())
+        self._decide(*self.replaced.pop())
 
     def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
         control, state = self._context.control, self._context.state

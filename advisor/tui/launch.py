@@ -11,7 +11,7 @@ from rich.console import Console
 
 from advisor.errors import AdvisorError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.past.journal import Journal, PastSession, open_session
+from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
@@ -23,54 +23,51 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import closing_words, events_of
-from advisor.tui.widgets.gauges import Reading
+from advisor.tui.widgets.lines import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
 
-def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
-    """Run a session in the app and return the exit code.
+def run(app: AdvisorApp, past: PastSession | None = None) -> int:
+    """Run the app with the session that it resumes, if any; write the outputs, and return the exit code.
 
-    Raises AdvisorError when the session failed, after the app has closed and all else is done.
+    After a signal that came before the app could open there is nothing to show: it stays closed. Raises AdvisorError
+    when the session failed, after the app has closed and all else is done.
     """
-    return _run(open_app(request, outputs, past), past)
+    from advisor.export.outputs import write_outputs
 
-
-def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
-    """Show a recorded session in the app, the latest where none is named; return the exit code.
-
-    Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
-    loaded where this call names the folder.
-    """
-    return _run(app_of_recorded(open_session(session_id or None), recipe_folders))
-
-
-def _run(app: AdvisorApp, past: PastSession | None = None) -> int:
-    """Run the app and write the outputs.
-
-    After a signal that came before the app could open there is nothing to show: it stays closed.
-    """
+    context, state = app.context, app.context.state
     with INTERRUPTS.handled():
         started = time.monotonic()
         if not INTERRUPTS.asked:
-            Console().set_window_title(printable(f"perf-advisor {app.context.request.target.target}"))
+            Console().set_window_title(printable(f"perf-advisor {context.request.target.target}"))
             with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
                 app.run()
             if app.return_code is None:
                 raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
-        state = app.context.state
         if past and state.baseline is None and state.failure is None:  # left before it was taken up
             for event in events_of(past):
-                app.context.take(event)
+                context.take(event)
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
-            return _farewell(app)
+            catalog = context.catalog or load_catalog(context.request.recipe_folders)
+            written = write_outputs(state, context.request, context.outputs, catalog)
+            for line in (*closing_words(context), *written.sentences):
+                print(printable(line))
+            if state.failure and context.recorded is None:
+                raise state.failure.error
+            if written.errors:
+                raise written.errors[0]
+            return app.exit_code
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
-    """Return the app over a recorded session, ready to run."""
+    """Return the app over a recorded session, ready to run.
+
+    No code is run because a journal names it: recipes of a folder are loaded where this call names the folder.
+    """
     request = replace(past.request, recipe_folders=recipe_folders)
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
@@ -102,18 +99,3 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         gauges=lambda: Reading(sample_gpus(), sample_host()),
     )
     return app
-
-
-def _farewell(app: AdvisorApp) -> int:
-    from advisor.export.outputs import write_outputs
-
-    context, state = app.context, app.context.state
-    catalog = context.catalog or load_catalog(context.request.recipe_folders)
-    written = write_outputs(state, context.request, context.outputs, catalog)
-    for line in (*closing_words(context), *written.sentences):
-        print(printable(line))
-    if state.failure and context.recorded is None:
-        raise state.failure.error
-    if written.errors:
-        raise written.errors[0]
-    return app.exit_code

@@ -18,11 +18,9 @@ from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
-from advisor.tui.views import VIEWS, ViewInfo, view_class
+from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.base import View
-from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
-from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.status import StatusBar, is_working
+from advisor.tui.widgets.lines import GaugeReader, GaugeStrip, KeyFooter, StatusBar, is_working, spread
 
 TICK_S = 1.0
 # Modules that no key should wait for: dialogs, and the colours of code.
@@ -144,14 +142,14 @@ class Navigation(Widget):
         # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
         end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
-        return tabs + Content(" " * (self.size.width - tabs.cell_length - end.cell_length - 1)) + end
+        return spread(tabs, end, self.size.width - 1)
 
     def _tabs(self, *, titled: bool) -> Content:
-        return Content("").join(_tab(view, active=view.id == self.shown, titled=titled) for view in VIEWS)
-
-
-def _tab(view: ViewInfo, *, active: bool, titled: bool) -> Content:
-    style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
-    title = f" {view.title} " if titled or active else " "
-    text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
-    return text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"}))
+        tabs = []
+        for view in VIEWS:
+            active = view.id == self.shown
+            style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
+            title = f" {view.title} " if titled or active else " "
+            text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
+            tabs.append(text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"})))
+        return Content("").join(tabs)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
+from textual.command import CommandPalette
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from advisor.experiment.events import SessionFailed
-from advisor.report.document import Listing, Paragraph, Section, pairs
+from advisor.report.document import Listing, Section, pairs, section, shown
 from advisor.report.whole import METHOD
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
@@ -48,12 +50,17 @@ class TextScreen(ModalScreen[None]):
 
 def failure_screen(failure: SessionFailed) -> TextScreen:
     """The screen for a session that cannot go on: the error, what to do, and the details."""
-    details = failure.details.rstrip()
-    error = Section("", (Paragraph(failure.message),), warns=True)
-    shown = [Section("", (Listing(details),))] if details else []
-    return TextScreen(
-        "The session cannot go on", (error, Section("", (Paragraph(failure.hint),)), *shown), kind="failure"
-    )
+    error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
+    found = shown([error, section("", failure.hint), section("", details)])
+    return TextScreen("The session cannot go on", found, kind="failure")
+
+
+class Palette(CommandPalette):
+    """Textual's palette, whose list has the fault of :class:`ChoiceList`."""
+
+    def _action_command_list(self, action: str) -> None:
+        with suppress(KeyError):
+            super()._action_command_list(action)
 
 
 class QuitScreen(ModalScreen[str]):
@@ -123,8 +130,7 @@ def help_sections(
     ]
     titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
     for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
-        if keys:
-            yield Section(title, (pairs(keys),))
-    yield Section("Words", (pairs(WORDS),))
-    yield Section("Marks", (pairs(MARKS),))
-    yield Section("How the numbers are made", tuple(map(Paragraph, METHOD)))
+        yield section(title, pairs(keys))
+    yield section("Words", pairs(WORDS))
+    yield section("Marks", pairs(MARKS))
+    yield section("How the numbers are made", *METHOD)

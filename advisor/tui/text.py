@@ -12,7 +12,7 @@ from textual.content import Content
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.records import Verdict
-from advisor.report.document import Part, Stacked
+from advisor.report.document import Stacked
 from advisor.report.figures import IN_TURN
 
 DIM = "$foreground 60%"
@@ -104,11 +104,8 @@ def _pieces(bar: Stacked, width: int) -> Content:
     sizes, drawn = [part.size for part in bar.parts], list[tuple[str, str]]()
     for place, (part, count) in enumerate(zip(bar.parts, cells(sizes, width), strict=True)):
         colour = PHASE_COLOURS.get(part.name, SPARE_COLOURS[place % len(SPARE_COLOURS)])
-        drawn.append((_label(part, sum(sizes), count).center(count), f"#10141a on {colour}"))
+        name, share = "to device" if part.name == "host-to-device" else part.name, part.size / (sum(sizes) or 1.0)
+        labels = (f"{name} {format_percent(share)}", name, name[:1].upper())
+        label = next((label for label in labels if len(label) <= count), "")
+        drawn.append((label.center(count), f"#10141a on {colour}"))
     return Content.assemble(*drawn)
-
-
-def _label(part: Part, total: float, count: int) -> str:
-    name = "to device" if part.name == "host-to-device" else part.name
-    labels = (f"{name} {format_percent(part.size / total if total else None)}", name, name[:1].upper())
-    return next((label for label in labels if len(label) <= count), "")

@@ -17,8 +17,6 @@ _REPORT = {"good": "success", "bad": "error", "warning": "warning", "name": "sec
 
 # The file of the state folder that has the name of the theme that the person chose last.
 _REMEMBERED = "theme.json"
-
-
 # The file is no YAML, which takes long to load.
 _COLOURS = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
 THEMES = tuple(Theme(name, **colours) for name, colours in _COLOURS.items())

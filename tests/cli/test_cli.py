@@ -94,11 +94,13 @@ def test_no_target_prints_the_commands_to_begin_with(program):
         ("m:b", "--config", "nowhere.yaml"),
         ("m:b", "--config", "list.yaml"),
         ("m:b", "--config", "open.yaml"),
+        ("m:b", "--config", "train.yaml", "--map", "data.batch_size=train.batch"),
     ],
 )
 def test_a_mistake_is_two_lines_and_exit_code_2(command, tmp_path, arguments):
     (tmp_path / "list.yaml").write_text("[1, 2]")
     (tmp_path / "open.yaml").write_text("a: [")
+    (tmp_path / "train.yaml").write_text("train:\n  bs: 1\n")
     done = command(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -249,15 +251,6 @@ def test_a_session_is_shown_again_and_its_json_goes_alone_to_standard_output(com
     done = command("report", session_id, "--json", "-")
     assert json.loads(done.stdout)["schema"] == 2
     assert "Settings, " in done.stderr
-
-
-def test_a_wrong_path_of_map_is_refused_before_anything_is_measured(command, tmp_path):
-    (tmp_path / "train.yaml").write_text("train:\n  bs: 1\n")
-    done = command("nowhere:build", "--config", "train.yaml", "--map", "data.batch_size=train.batch")
-    assert done.returncode == 2
-    wrong, what_to_do = done.stderr.splitlines()
-    assert wrong.startswith("perf-advisor: --map data.batch_size=train.batch: ")
-    assert "keys" in what_to_do
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from advisor.errors import TargetError
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
-from advisor.headless.progress import HeadlessReporter
+from advisor.headless.run import HeadlessReporter
 from advisor.recipe.catalog import load_catalog
 from advisor.report.terminal import print_sections
 from advisor.report.whole import summary_sections

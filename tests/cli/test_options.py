@@ -1,9 +1,9 @@
 import pytest
 
-from advisor.cli.checks import check_export, check_outputs
 from advisor.cli.commands.measure import Measure, measure_parser
 from advisor.cli.grammar import COMMANDS, parse
 from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, score_of, shape_of, share_of
+from advisor.cli.parser import check_export, check_outputs
 from advisor.errors import UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.figures.options import device_of, names_of, seconds_of

@@ -139,7 +139,7 @@ def test_weak_scaling_is_told_apart_and_never_the_stack():
     assert "whole batch on each GPU: " in told
     assert "the samples/s of one GPU at 2 times its global batch, efficiency" in told
     assert all("global batch" not in row_words(row) for row in known.record().rows if not row.weak)
-    (table,) = [block for block in next(several_gpus_section(known.record())).blocks if isinstance(block, Table)]
+    (table,) = [block for block in several_gpus_section(known.record()).blocks if isinstance(block, Table)]
     remarks = {cells[0]: cells[-1] for cells in table.rows}
     assert remarks[weak[0].name] == "another training, at 2 times its global batch"
 
@@ -149,15 +149,13 @@ def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each()
     assert known.stack == {}
     assert "ddp, gradient_as_bucket_view: true" in trials.asked
     assert not any("in turn" in name for name in trials.asked)
-    assert "nothing on 2 GPUs was faster" in next(several_gpus_section(known.record())).blocks[0].text
+    assert "nothing on 2 GPUs was faster" in several_gpus_section(known.record()).blocks[0]
 
 
 def test_without_one_gpu_there_is_nothing_to_compare_with():
     known, trials = searched(lambda settings: "rank 0: the model is wrapped in DistributedDataParallel already.")
     assert trials.asked == []
-    assert (
-        "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
-    )
+    assert "were not measured: rank 0: the model is wrapped" in several_gpus_section(known.record()).blocks[0]
 
 
 def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
@@ -369,11 +367,11 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     run = session(
         tmp_path, lambda settings: failed(reason) if "parallel.strategy" in settings else speed(settings), gpus=2
     ).run()
-    result = next(several_gpus_section(run.state.scaling)).blocks[0].text
+    result = several_gpus_section(run.state.scaling).blocks[0]
     assert result == f"Nothing on 2 processes could be measured. ddp: {reason}."
     late = session(tmp_path, gpus=2)
     late.when(lambda event: isinstance(event, events.ScalingMeasured), late.session.finish)
-    result = next(several_gpus_section(late.run().state.scaling)).blocks[0].text
+    result = several_gpus_section(late.run().state.scaling).blocks[0]
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 
 

@@ -1,8 +1,10 @@
-"""The registry of export formats: the command line and the app read it, so a format is one file."""
+"""The registry of export formats, which the command line and the app read, so that a format is one file; patches."""
 
 from dataclasses import replace
 
 import pytest
+import yaml
+from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
 from advisor.cli import options
@@ -16,7 +18,8 @@ from advisor.export.format import File, Found
 from advisor.export.formats import format_for, format_of
 from advisor.export.outputs import write_outputs
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Mode
+from advisor.records import ConfigKind, Mode
+from advisor.step.tuning import Tuning
 from advisor.tui.views.export import offers
 
 INFERS = {"mode": Mode.INFER}
@@ -64,29 +67,26 @@ def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatc
     assert "csv" in [offered.id for offered in offers(Outputs())]
 
 
+PATCHES, BUILD = Outputs(config_path="train.yaml"), Outputs(own_file="/home/ada/train.py")
+
+
 @pytest.mark.parametrize(
-    ("option", "path", "config", "wanted"),
+    ("option", "path", "outputs", "wanted"),
     [
-        ("--export", "tuned.yaml", None, "settings"),
-        ("--export", "Tuned.PY", "train.yaml", "python"),
-        ("--export", "train.tuned.yaml", "train.yaml", "config"),
-        ("--export", "model.pt2", "train.yaml", "compiled"),
-        ("--report", "r.md", None, "markdown"),
-        ("--json", "-", None, "json"),
-        ("--trace", "step.json.gz", None, "trace"),
+        ("--export", "tuned.yaml", Outputs(), "settings"),
+        ("--export", "Tuned.PY", PATCHES, "python"),
+        ("--export", "train.tuned.yaml", PATCHES, "config"),
+        ("--export", "model.pt2", PATCHES, "compiled"),
+        ("--export", "train.tuned.py", BUILD, "script"),
+        ("--export", "tuned.py", BUILD, "python"),
+        ("--export", "tuned.py", replace(BUILD, is_script=True), "script"),
+        ("--report", "r.md", Outputs(), "markdown"),
+        ("--json", "-", Outputs(), "json"),
+        ("--trace", "step.json.gz", Outputs(), "trace"),
     ],
 )
-def test_a_path_means_a_format(option, path, config, wanted):
-    assert format_for(option, path, Outputs(config_path=config)).id == wanted
-
-
-@pytest.mark.parametrize(
-    ("path", "is_script", "wanted"),
-    [("train.tuned.py", True, "script"), ("tuned.py", True, "script"), ("tuned.py", False, "python")],
-)
-def test_the_name_and_the_target_say_which_python_is_written(path, is_script, wanted):
-    outputs = Outputs(own_file="/home/ada/train.py", is_script=is_script)
-    assert format_for("--export", path, outputs).id == wanted
+def test_a_path_means_a_format(option, path, outputs, wanted):
+    assert format_for(option, path, outputs).id == wanted
 
 
 def test_of_a_session_without_places_the_change_says_what_to_do(state, tmp_path):
@@ -173,3 +173,74 @@ def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a.yaml")), Catalog({}))
     assert (len(written.sentences), len(written.errors)) == (1, 1)
     assert "gone does not exist" in written.errors[0].message
+
+
+def exported(config, path, **options):
+    """The sentences of an export of the sample session into a config."""
+    outputs = Outputs(export_path=str(path), config_path=str(config), **options)
+    written = write_outputs(SessionState.of(sample_history()), sample_request(), outputs, load_catalog())
+    assert not written.errors
+    return written.sentences
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("hf_run_glue.json", '  trainer = Trainer(..., args=args, callbacks=[TunedCallback("tuned.yaml")])'),
+        ("lightning_cli.yaml", '  trainer = Trainer(..., callbacks=[TunedCallback("tuned.yaml")])'),
+        ("accelerate_default.yaml", '  tuning = advisor.load("tuned.yaml")'),
+    ],
+)
+def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path):
+    told = exported(CONFIGS[name], tmp_path / "patched.yaml")
+    stack = SessionState.of(sample_history()).stack_settings
+    rest = Tuning.from_file(tmp_path / "tuned.yaml").settings
+    assert rest
+    assert rest.items() < stack.items()
+    assert code in told
+    assert any(line.startswith("  recognised as a config of ") and "--config-kind" in line for line in told)
+    assert any(line.startswith("  precision.autocast -> ") for line in told)
+    assert any(", ".join(sorted(rest)) in line for line in told)
+    assert "# speed-up together with those in patched.yaml: 1.97x" in (tmp_path / "tuned.yaml").read_text()
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_workers_live_on_in_the_config_only_where_a_setting_says_so(stay, tmp_path):
+    config = tmp_path / "train.yaml"
+    config.write_text("num_workers: 0\npersistent_workers: false\n")
+    settings = {"data.num_workers": 2, **({"data.persistent_workers": True} if stay else {})}
+    won = type("Won", (Found,), {"settings": settings})
+    found = won(SessionState.of(sample_history()), sample_request(), Outputs(config_path=str(config)), load_catalog())
+    (file,) = format_of("config").files(found, str(tmp_path / "tuned.yaml"))
+    written = yaml.safe_load(file.content())
+    assert (written["num_workers"], written["persistent_workers"]) == (2, stay)
+
+
+def test_the_rest_overwrites_neither_the_config_nor_a_file_of_the_user_s(tmp_path):
+    exported(CONFIGS["lightning_cli.yaml"], tmp_path / "tuned.yaml")
+    assert (tmp_path / "tuned.yaml").read_text().startswith("# lightning.pytorch")
+    assert Tuning.from_file(tmp_path / "tuned.settings.yaml").settings
+    of_another_target = "# Made by perf-advisor 0.2.0.\n# target: other:build\n\n{}\n"
+    for theirs in ("# lightning.pytorch\n", "# values that perf-advisor found\nlr: 0.1\n", of_another_target):
+        (tmp_path / "tuned.yaml").write_text(theirs)
+        exported(CONFIGS["lightning_cli.yaml"], tmp_path / "other.yaml")
+        assert (tmp_path / "tuned.yaml").read_text() == theirs
+        assert Tuning.from_file(tmp_path / "other.settings.yaml").settings
+
+
+def test_a_plain_config_with_its_section_can_be_loaded(tmp_path):
+    for name in ("plain_windows.yaml", "plain_detr.json", "plain_train.toml", "plain_nested.yaml"):
+        path = tmp_path / f"tuned-{name}"
+        told = exported(CONFIGS[name], path)
+        assert any(f'advisor.load("{path.name}")' in line for line in told)
+        assert Tuning.from_file(path).settings
+        assert not (tmp_path / "tuned.yaml").exists()
+
+
+def test_a_kind_that_was_said_is_used(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("epochs: 3\n")
+    told = exported(config, tmp_path / "patched.yaml", config_kind=ConfigKind.TIMM)
+    assert not any("recognised" in line for line in told)
+    assert "amp_dtype: bfloat16" in (tmp_path / "patched.yaml").read_text()
+    assert not (tmp_path / "tuned.yaml").exists()  # timm has words for all three settings

@@ -7,8 +7,7 @@ from facts import gpu_facts, profile_facts
 
 from advisor.experiment.state import SessionState
 from advisor.records import Bottleneck
-from advisor.report.document import Paragraph
-from advisor.report.evidence import baseline_blocks
+from advisor.report.evidence import baseline_section
 from advisor.trial.profile.profiler import judge
 
 
@@ -70,7 +69,7 @@ def test_a_step_that_is_far_from_every_roof_is_not_called_bound_by_anything():
     measured = profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12)
     bottleneck, evidence = judge(measured)
     judged = replace(measured, bottleneck=bottleneck, evidence=evidence)
-    first, _ = baseline_blocks(SessionState(facts=gpu_facts(profile=judged)))
-    assert first.text.startswith("What limits the step is not clear: probably many small operators")
-    unjudged = baseline_blocks(SessionState(facts=gpu_facts(profile=measured)))
-    assert not [block for block in unjudged if isinstance(block, Paragraph)]
+    first, _ = baseline_section(SessionState(facts=gpu_facts(profile=judged))).blocks
+    assert first.startswith("What limits the step is not clear: probably many small operators")
+    unjudged = baseline_section(SessionState(facts=gpu_facts(profile=measured)))
+    assert not [block for block in unjudged.blocks if isinstance(block, str)]

@@ -5,11 +5,10 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 import tui_histories as histories
-from report_text import html_report, markdown_report
+from report_text import html_block, html_report, markdown_report
 from sample_session import cpu_history, detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import figure
 from advisor.recipe.catalog import load_catalog
 from advisor.report.pictures import batch_chart, forest_chart, phases_chart, pictures, steps_chart
 from advisor.report.rows import ranking
@@ -68,15 +67,15 @@ def test_what_is_not_known_is_not_drawn(history) -> None:
     state = SessionState.of(history)
     assert batch_chart(state) is None
     for chart in pictures(state):
-        Xml.fromstring(figure(chart))
+        Xml.fromstring(html_block(chart))
 
 
 def test_every_picture_is_well_formed_and_a_users_name_is_text(state) -> None:
     for chart in pictures(state):
-        Xml.fromstring(figure(chart))
+        Xml.fromstring(html_block(chart))
     chart = forest_chart(state)
     evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
-    drawn = figure(replace(chart, bars=(evil,), title="<b>"))
+    drawn = html_block(replace(chart, bars=(evil,), title="<b>"))
     assert [text for one in Xml.fromstring(drawn).iter("b") for text in one.itertext()] == ['<script>"&']
     assert "<script" not in drawn
 

@@ -10,7 +10,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, TrialResult
-from advisor.report.rows import Against, Figures, Row, Tick, ranking
+from advisor.report.rows import Against, Figures, Tick, ranking
 
 
 def moments(history: list[Event]) -> Iterator[SessionState]:
@@ -21,18 +21,10 @@ def moments(history: list[Event]) -> Iterator[SessionState]:
         yield state
 
 
-def rows_of(state: SessionState) -> list[Row]:
-    return [each for row in ranking(state).rows for each in (row, *row.values)]
-
-
-def row_of(state: SessionState, name: str) -> Row:
-    return next(row for row in rows_of(state) if row.key == name)
-
-
 @pytest.mark.parametrize("name", histories.SESSIONS)
 def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(name):
     for state in moments(histories.SESSIONS[name]):
-        found, rows = ranking(state), rows_of(state)
+        found, rows = ranking(state), ranking(state).every
         for row in rows:
             record = state.trials.get(row.key)
             assert (row.figures is not None) == (record is not None and record.result.measured)
@@ -57,13 +49,13 @@ def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it(
         result=state.stack.result,
     )
     state.apply(TrialMeasured(together))
-    figures = row_of(state, "autocast=bfloat16").figures
+    figures = ranking(state).row("autocast=bfloat16").figures
     assert figures.against is Against.REST
     assert figures.after_ms == pytest.approx(ranking(state).together.after_ms)
     assert figures.before_ms == pytest.approx(1.25 * figures.after_ms)
     assert figures.memory_bytes[1] == state.stack.result.peak_reserved_bytes
     state.apply(TrialMeasured(replace(together, contribution=None)))
-    figures = row_of(state, "autocast=bfloat16").figures
+    figures = ranking(state).row("autocast=bfloat16").figures
     assert figures.against is Against.NOT_SPLIT
     assert figures.effect == state.stack.comparison
 
@@ -79,7 +71,7 @@ def test_values_of_one_setting_are_folded_under_the_best():
 
 
 def test_what_only_helps_judging_has_no_row():
-    assert all(row.candidate.recipe != "control" for row in rows_of(SessionState.of(histories.whole())))
+    assert all(row.candidate.recipe != "control" for row in ranking(SessionState.of(histories.whole())).every)
 
 
 def test_what_does_not_apply_is_one_line():
@@ -97,7 +89,7 @@ def test_what_waits_is_one_line_until_the_end():
 
 def test_a_star_is_recommended_and_the_tick_is_what_is_exported():
     state = SessionState.of(histories.whole())
-    for row in rows_of(state):
+    for row in ranking(state).every:
         exported = state.stack_settings.get(row.candidate.key) == row.candidate.value
         assert row.star == exported
         assert (row.tick is Tick.ON) == exported
@@ -107,16 +99,16 @@ def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_re
     state = SessionState.of([*histories.whole(), Decided("num_workers", Decision.ACCEPTED)])
     name = "num_workers=4"
     assert next(row for row in ranking(state, working=True).rows if row.key == name).tick is Tick.WAITING
-    refused = row_of(state, name)
+    refused = ranking(state).row(name)
     assert refused.tick is Tick.REFUSED
     assert refused.note == state.stack.dropped["data.num_workers"]
     state.stack = replace(state.stack, settings={**state.stack.settings, "data.num_workers": 4})
-    assert row_of(state, name).tick is Tick.ON
+    assert ranking(state).row(name).tick is Tick.ON
 
 
 def test_what_a_person_rejects_leaves_at_once():
     state = SessionState.of([*histories.whole(), Decided("autocast", Decision.REJECTED)])
-    row = row_of(state, "autocast=bfloat16")
+    row = ranking(state).row("autocast=bfloat16")
     assert (row.tick, row.rejected, row.star) == (Tick.OFF, True, False)
     assert ranking(state).together is None
     assert "rejected" in ranking(state).pending
@@ -124,7 +116,7 @@ def test_what_a_person_rejects_leaves_at_once():
 
 def test_another_batch_size_is_told_for_as_many_samples():
     state = SessionState.of(histories.whole())
-    figures = row_of(state, "batch_size=256").figures
+    figures = ranking(state).row("batch_size=256").figures
     assert figures.samples == 64
     assert figures.after_ms == pytest.approx(figures.before_ms / 1.163)
 
@@ -139,7 +131,7 @@ def test_a_failed_setting_says_why():
     record = state.trials["compile=max-autotune-no-cudagraphs"]
     failed = TrialResult(Outcome.FAILED, "no kernel", "Try another mode.")
     state.apply(TrialMeasured(replace(record, result=failed, comparison=None)))
-    row = row_of(state, record.candidate.name)
+    row = ranking(state).row(record.candidate.name)
     assert row.figures is None
     assert row.note == "failed: no kernel. Try another mode."
 

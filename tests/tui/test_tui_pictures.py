@@ -7,11 +7,10 @@ import pytest
 import tui_histories as histories
 from sample_session import cpu_history
 from textual.widgets import Input
-from tui_fakes import make_app
-from tui_pilot import LARGE, SMALL, press, settle
+from tui_pilot import LARGE, SMALL, make_app, press, settle
 
 from advisor.tui.views import VIEWS
-from advisor.tui.widgets.gauges import GaugeStrip
+from advisor.tui.widgets.lines import GaugeStrip
 
 PICTURES = {
     "result": (histories.contributed, []),

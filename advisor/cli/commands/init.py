@@ -17,9 +17,9 @@ from advisor.files.paths import check_target
 _LAST_LINES = 12
 
 
-def run(arguments: list[str]) -> None:
+def run_init(arguments: list[str]) -> None:
     """Write a build() to complete, filled in from a script."""
-    parser = Parser("init", run.__doc__, "SCRIPT", "script")
+    parser = Parser("init", run_init.__doc__, "SCRIPT", "script")
     parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
     parser.add("--output")
     parser.add_limit()

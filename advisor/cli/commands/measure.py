@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import TOPICS
-from advisor.cli.parser import Parser, given, launch_of, target_of
+from advisor.cli.parser import Parser, check_export, given, launch_of, outputs_of, shows_the_app, target_of
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.files.paths import DEMO
@@ -58,9 +57,9 @@ class Measure:
         # After a signal the outputs that were asked for are written at once.
         if not INTERRUPTS.asked and not self.headless and shows_the_app():
             with collector_waits():
-                from advisor.tui.launch import run_app
+                from advisor.tui.launch import open_app, run
 
-            return run_app(request, outputs, past)
+            return run(open_app(request, outputs, past), past)
         from advisor.headless.run import run_headless
 
         return run_headless(request, outputs, past)
@@ -130,7 +129,6 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         target, resume = resume, ""
     if target or resume is None:
         _check_is_no_command(target, commands)
-    check_recipes(options)
     outputs, spec = outputs_of(options), target_of(target, options)
     request = given(
         Request,

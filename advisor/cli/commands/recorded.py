@@ -10,9 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.cli.checks import check_export, check_recipes, outputs_of, shows_the_app
 from advisor.cli.options import REPORTS
-from advisor.cli.parser import Parser, warn
+from advisor.cli.parser import Parser, check_export, outputs_of, shows_the_app, warn
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.request import beside_own_files
 from advisor.figures.formatting import counted, format_first, format_seconds, plain
@@ -39,7 +38,6 @@ def run_export(arguments: list[str]) -> int:
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
     options = parser.parse(arguments)
-    check_recipes(options)
     return _revisit(options, show=False)
 
 
@@ -89,9 +87,10 @@ def run_open(arguments: list[str]) -> int:
         command = f"perf-advisor report {options.session}".rstrip()
         raise UsageError("there is no terminal that the app can draw on.", f"`{command}` prints the session.")
     with collector_waits():
-        from advisor.tui.launch import show_session
+        from advisor.experiment.past.journal import open_session
+        from advisor.tui.launch import app_of_recorded, run
 
-    return show_session(options.session, tuple(options.recipe_folders or ()))
+    return run(app_of_recorded(open_session(options.session or None), tuple(options.recipe_folders or ())))
 
 
 def run_compare(arguments: list[str]) -> None:

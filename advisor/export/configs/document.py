@@ -1,16 +1,26 @@
-"""A config file that a patch changes, whatever its format; and a walk over its values."""
+"""Config files that a patch changes, and walks over their values.
+
+The text of a YAML or JSON config is never dumped again (ruamel.yaml's round trip writes half of public configs with
+other blanks and comments): a change is spliced into it where the parsed nodes say, and kept only if the text then reads
+as the same config with that change. Comments, blank lines, quoting, indentation, line endings, anchors and document
+markers stay as they were.
+"""
 
 import contextlib
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
+import yaml
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
 from advisor.errors import UsageError
-from advisor.files.config_file import parsed
+from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, parsed, reason
 from advisor.recipe.settings import SECTION
-from advisor.records import Value
+from advisor.records import Value, text_of
 
 Path = tuple[str, ...]
 Scalar = Value | None
@@ -18,6 +28,18 @@ _EVALUATION = frozenset(
     ["val", "valid", "validation", "validate", "eval", "evaluation", "evaluate", "dev", "test", "inference", "predict"]
 )
 _NEWLINE = re.compile(r"(?<!\r)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value at a path. ``only_there``: it is written only where the config has something else there."""
+
+    path: Path
+    value: Scalar
+    only_there: bool = False
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {'null' if self.value is None else text_of(self.value)}"
 
 
 class ObstacleError(Exception):
@@ -174,3 +196,179 @@ def resolved(tree: Any, parts: Sequence[str]) -> list[Path]:
         if holds(tree, name):
             found += [(name, *rest) for rest in resolved(child(tree, name), parts[taken:])]
     return found
+
+
+_END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
+# What may follow the last entry in braces: a comma, and a comment on the same line.
+_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")
+_SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
+
+
+class YamlDocument(Document):
+    """A parsed YAML or JSON config. Raises UsageError for a text that is not one mapping."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        found = _json(text)
+        self._as_json = found is not None
+        try:
+            loader = _Words(text)
+            root = found[0] if found else loader.get_single_node()
+            tree = found[1] if found else loader.construct_document(root) if root else {}
+        except YAML_FAILURES as error:
+            hint = "Give a config of one YAML document, and fix what is wrong in it."
+            raise UsageError(f"the config is not valid YAML: {reason(error)}.", hint) from error
+        self._root, self.tree = root, tree if isinstance(tree, dict) else {}
+        if root and not isinstance(root, MappingNode) and root.start_mark.index < root.end_mark.index:
+            kind = "list" if isinstance(root, SequenceNode) else "single value"
+            problem = f"the config holds a {kind} at its top level (line {root.start_mark.line + 1}), not a mapping."
+            raise UsageError(problem, "Give a config of `key: value` lines.")
+
+    def place_of(self, path: Path) -> str:
+        """A path in words, with its line."""
+        node = self._nodes(path)[-1]
+        return super().place_of(path) + (f" (line {node.start_mark.line + 1})" if node else "")
+
+    def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
+        """Candidate texts with a value at a path. The caller reads each to see which changes that value only."""
+        nodes = self._nodes(path)
+        node, names = nodes[-1], [self._spelled(name) for name in path[len(nodes) - 1 :]]
+        if not names:
+            yield from self._replaced(node, self._spelled(value, node))
+            return
+        said = self._spelled(value)
+        in_braces = f"{': {'.join(names)}: {said}{'}' * (len(names) - 1)}"
+        if isinstance(node, MappingNode) and node.flow_style:
+            yield from self._in_braces(node, in_braces)
+        elif isinstance(node, MappingNode):
+            for index in self._places(node):
+                yield self._with_lines(index, self._indent(node), names, said)
+        elif node is None or not nodes[1:]:  # an empty config
+            yield self._with_lines(self._end(), "", names, said)
+        elif node.start_mark.index < node.end_mark.index or nodes[-2].flow_style:
+            yield from self._replaced(node, f"{{{in_braces}}}")
+        else:
+            yield self._with_lines(self._next_line(node), self._indent(nodes[-2]) + "  ", names, said)
+
+    def _nodes(self, path: Path) -> list[Any]:
+        """The nodes on a path, as far as there are any, from the root on."""
+        nodes: list[Any] = [self._root]
+        for part in path:
+            found = _below(nodes[-1], part)
+            if len(found) > 1:
+                raise ObstacleError(f"{super().place_of(path[: len(nodes)])} is repeated")
+            if not found:
+                break
+            nodes += found
+        return nodes
+
+    def _replaced(self, node: Node, said: str) -> Iterator[str]:
+        """Exchange a scalar, unless it is a block of text or has an anchor or a tag."""
+        text, start, end = self.text, node.start_mark.index, node.end_mark.index
+        if not text.startswith(("&", "!", "*", "|", ">"), start):
+            yield text[:start] + ("" if start < end else " ") + said + text[end:]
+
+    def _places(self, mapping: MappingNode) -> Iterator[int]:
+        """The indices for lines in a block mapping: the config's end, behind a value, before the first key."""
+        if mapping is self._root:
+            yield self._end()
+        for key, value in reversed(mapping.value):
+            is_alias = value.start_mark.index < key.end_mark.index
+            if isinstance(value, ScalarNode) and value.style not in ("|", ">") and not is_alias:
+                yield self._next_line(value)
+                break
+        yield _line_start(mapping.value[0][0])
+
+    def _in_braces(self, mapping: MappingNode, entry: str) -> Iterator[str]:
+        """Add an entry at the end of a flow mapping, on its own line if the first entry has one."""
+        text, closing = self.text, mapping.end_mark.index - 1
+        if not mapping.value:
+            yield text[:closing] + entry + text[closing:]
+            return
+        line, last = _line_start(mapping.value[0][0]), mapping.value[-1][1].end_mark.index
+        before = text[line : mapping.value[0][0].start_mark.index]
+        gap = self._newline() + before if line > 0 and not before.strip() else " "
+        comma, comment = _AFTER_ENTRY.match(text, last).groups("")  # type: ignore[union-attr]  # it takes nothing, too
+        comment = comment if gap != " " else ""
+        yield text[:last] + (comma or ",") + comment + gap + entry + text[last + len(comma + comment) :]
+
+    def _with_lines(self, index: int, indent: str, names: list[str], said: str) -> str:
+        """The text with new lines at this place. A file without a line end after its last line still has none."""
+        before, after, newline = self.text[:index], self.text[index:], self._newline()
+        lines = newline.join(f"{indent}{'  ' * depth}{name}:" for depth, name in enumerate(names)) + f" {said}"
+        begins = not before.strip("\ufeff") or before.endswith(("\n", "\r", "\x85", "\u2028", "\u2029"))
+        return before + (lines + newline if begins else newline + lines) + after
+
+    def _newline(self) -> str:
+        return "\r\n" if "\r\n" in self.text else "\n"
+
+    def _end(self) -> int:
+        """The end of the document's content: before its ``...`` line, or the end of the text."""
+        found = _END_OF_DOCUMENT.search(self.text)
+        return found.start() if found else len(self.text)
+
+    def _next_line(self, node: Node) -> int:
+        rest = self.text[node.end_mark.index :]
+        return int(node.end_mark.index) + len("".join(rest.splitlines(keepends=True)[:1]))
+
+    def _indent(self, mapping: MappingNode) -> str:
+        """The blanks before a new key of a block mapping, so that it stands under the first, also in a list's item."""
+        before = self.text[_line_start(mapping.value[0][0]) : mapping.value[0][0].start_mark.index]
+        return " " * (len(before) - len(before.lstrip(" -")))
+
+    def _spelled(self, value: Scalar, like: Node | None = None) -> str:
+        """A value in the style of the one that it replaces: the same quotes, the same way to write booleans."""
+        if self._as_json:
+            return json.dumps(value, ensure_ascii=False)
+        old, style = (like.value, like.style) if isinstance(like, ScalarNode) else ("", None)
+        if isinstance(value, str):  # in quotes where it needs some in a block or in braces
+            bare = dumped([value], default_flow_style=True, width=2**31, allow_unicode=True) == f"[{value}]\n"
+            value_style = style or (None if bare else '"')
+            return dumped(value, default_style=value_style, width=2**31, allow_unicode=True).partition("\n")[0]
+        pair = next((pair for pair in _SWITCHES if not style and old.lower() in pair), None)
+        if not isinstance(value, bool) or pair is None:
+            return dumped(value).partition("\n")[0]
+        said = pair[0] if value else pair[1]
+        return said.upper() if old.isupper() else said.capitalize() if old[0].isupper() else said
+
+
+class _Words(ConfigLoader):
+    """Reads keys as strings. A value with its own tag, or that does not fit its type, stays a node."""
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Make the value of a node."""
+        try:
+            return super().construct_object(node, deep)
+        except YAML_FAILURES:
+            return node
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Make a mapping of those entries whose keys are words."""
+        merged = MappingNode(node.tag, list(node.value), node.start_mark)  # the node keeps the entries of its text
+        self.flatten_mapping(merged)
+        entries = [(key.value, value) for key, value in merged.value if isinstance(key, ScalarNode)]
+        return {name: self.construct_object(value, deep) for name, value in entries}
+
+
+def _json(text: str) -> tuple[Node | None, Any] | None:
+    """The root and the values of a JSON text; None where it is no JSON.
+
+    YAML's parser takes JSON too, but for tabs and for odd characters in texts: blanks stand for them.
+    """
+    with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
+        tree = json.loads(text.removeprefix("\ufeff"))
+        readable = "".join(one if one.isprintable() or one in "\r\n" else " " for one in text)
+        return yaml.compose(readable, Loader=ConfigLoader), tree
+    return None
+
+
+def _below(node: Node | None, part: str) -> list[Node]:
+    """The values of a mapping under a key, several if the config repeats the key; or an item of a list."""
+    if isinstance(node, SequenceNode):
+        return [node.value[int(part)]] if holds(node.value, part) else []
+    entries = node.value if isinstance(node, MappingNode) else []
+    return [value for key, value in entries if isinstance(key, ScalarNode) and key.value == part]
+
+
+def _line_start(node: Node) -> int:
+    return int(node.start_mark.index - node.start_mark.column)

@@ -1,18 +1,23 @@
-"""Tells which program reads a config, by its keys; and the names that programs and people have for settings."""
+"""Tells which program reads a config, by its keys; and the names that programs and people have for settings.
+
+Where no program is known, a value is replaced only where it means the same: the name is unmistakable, there is one such
+value, and it is of the same kind.
+"""
 
 import functools
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from advisor.export.configs.document import walk
+from advisor.export.configs.document import Entry, Path, Scalar, at, evaluates, is_interpolation, walk
 from advisor.files.config_file import parsed
-from advisor.records import ConfigKind, Value
+from advisor.records import ConfigKind, Mode, Value
 
 # A program is believed from this number of names on. A count.
-_ENOUGH = 2
+ENOUGH = 2
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
 # Deepest mapping of a program's arguments, as in `trainer: args:`. Levels.
 _DEEPEST_HOME = 2
@@ -67,7 +72,7 @@ class Table(msgspec.Struct, frozen=True):
 @functools.cache
 def table() -> Table:
     """The table, ``words.yaml``, read once."""
-    path = Path(__file__).with_name("words.yaml")
+    path = pathlib.Path(__file__).with_name("words.yaml")
     return msgspec.convert(parsed(path.read_text(encoding="utf-8"), path.name), Table)
 
 
@@ -81,20 +86,15 @@ def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
     made = (node == "???" or (isinstance(node, dict) and "_target_" in node) for _, node in walk(tree))
     if "hydra" in tree or composed or any(made):
         return ConfigKind.HYDRA
-    found = {kind: max(_names(kind, mapping) for _, mapping in _places(tree)) for kind in table().programs}
+    found = {kind: max(names_of(kind, mapping) for _, mapping in _places(tree)) for kind in table().programs}
     found[ConfigKind.LIGHTNING] = _names_of_lightning(tree)
     best = max(found, key=lambda kind: found[kind])
-    return best if found[best] >= _ENOUGH else ConfigKind.PLAIN
+    return best if found[best] >= ENOUGH else ConfigKind.PLAIN
 
 
 def names_classes(tree: Mapping[str, Any]) -> bool:
     """Whether a config has classes as jsonargparse reads them, which refuses names that it does not know."""
     return any(isinstance(node, dict) and "class_path" in node for _, node in walk(tree))
-
-
-def refuses_new_names(tree: Mapping[str, Any]) -> bool:
-    """Whether a config is one of yacs by its names, all in capitals: that refuses names which its program has not."""
-    return len(tree) > 1 and all(isinstance(name, str) and name.isupper() for name in tree)
 
 
 def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -104,13 +104,8 @@ def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
             return (command, *home_of(kind, tree[command]))
         trainer = table().programs[kind]
         arguments = trainer.own | trainer.values.keys() | trainer.shared
-        return ("trainer",) if "trainer" in tree or len(arguments & tree.keys()) < _ENOUGH else ()
-    return max(_places(tree), key=lambda place: _names(kind, place[1]))[0] if kind in table().programs else ()
-
-
-def has_trainer_arguments(mapping: Mapping[str, Any]) -> bool:
-    """Whether a mapping has the arguments of Lightning's Trainer, by their names."""
-    return _names(ConfigKind.LIGHTNING, mapping) >= _ENOUGH
+        return ("trainer",) if "trainer" in tree or len(arguments & tree.keys()) < ENOUGH else ()
+    return max(_places(tree), key=lambda place: names_of(kind, place[1]))[0] if kind in table().programs else ()
 
 
 def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -121,7 +116,7 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
             yield from _places(tree[name], (*path, name))
 
 
-def _names(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
+def names_of(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
     """The number of a kind's own names in a mapping; 0 if names of another program are there too."""
     program = table().programs[kind]
     if program.others & mapping.keys():
@@ -138,13 +133,148 @@ def _names_of_lightning(tree: Mapping[str, Any]) -> int:
         return _names_of_lightning(tree[command])
     trainer = tree.get("trainer")
     if "seed_everything" in tree and isinstance(trainer, dict | None) and "trainer" in tree:
-        return _ENOUGH + len(trainer or ())
-    inside = _names(ConfigKind.LIGHTNING, trainer) if isinstance(trainer, dict) else 0
+        return ENOUGH + len(trainer or ())
+    inside = names_of(ConfigKind.LIGHTNING, trainer) if isinstance(trainer, dict) else 0
     # Other programs share its words for a precision.
     is_sure = table().programs[ConfigKind.LIGHTNING].own & tree.keys()
-    return inside or (_names(ConfigKind.LIGHTNING, tree) if is_sure else 0)
+    return inside or (names_of(ConfigKind.LIGHTNING, tree) if is_sure else 0)
 
 
 def _subcommand(tree: Mapping[str, Any]) -> str:
     """The subcommand of a LightningCLI whose arguments a config has under its name; empty for none."""
     return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")
+
+
+# Where a new word begins in a name: `num-workers`, `numWorkers`.
+_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
+# Settings whose product is a total of samples to an update.
+_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
+_OTHERS_OF_LIGHTNING = frozenset({"32", "16", "bf16-true", "16-true"})
+_DTYPES: Mapping[Value, int] = {"none": 0, "float32": 0, "float16": 1, "bfloat16": 2}
+_OF_DTYPES = ("precision.autocast", "precision.weights")
+
+
+def entries_for(
+    key: str, value: Value, tree: Mapping[str, Any], now: Value | None, found: Sequence[Path]
+) -> tuple[Entry, ...]:
+    """Entries for a setting at places that were found by name; none if several could be meant.
+
+    ``now`` is the loop's present value: a word is only replaced where it says the same.
+    """
+    exact = any(".".join(path) == key for path in found)
+    if not exact and not without_parts_of_a_total({key: value}, tree):
+        return ()
+    present = {path: at(tree, path) for path in found}
+    if sorted(map(_name, found)) == ["bf16", "fp16"] and found[0][:-1] == found[1][:-1]:
+        wanted = {"bf16": value == "bfloat16", "fp16": value == "float16"}
+        are_switches = all(isinstance(one, bool | None) for one in present.values())
+        pair = (Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in found)
+        return tuple(pair) if are_switches else ()
+    section, _, own = key.partition(".")
+    # A name is the key's by itself, or the key's last part in a section of the key's name.
+    sure = {path for path in found if _name(path) != own or any(section in part.lower() for part in path[:-1])}
+    words = [path for path in sure if isinstance(present[path], str)]
+    beside = at(tree, words[0][:-1]) if len(words) == 1 else {}
+    names = _names_of(key).switches
+    switches = [name for name, one in beside.items() if isinstance(one, bool) and _name((name,)) in names]
+    if len(switches) == 1:
+        word, switch = words[0], (*words[0][:-1], switches[0])
+        agrees = now is None or (_means(present[word], now) if beside[switches[0]] else now == "none")
+        said = _in_family(present[word], value) if key in _OF_DTYPES else value
+        if not agrees or said is None or not {*found} <= {word, switch}:
+            return ()
+        return (Entry(switch, False),) if value == "none" else (Entry(word, said), Entry(switch, True))
+    if len(found) != 1:
+        return ()
+    said = _said_in_place_of(present[found[0]], found[0][-1], key, value, now, exact=exact, sure=bool(sure))
+    return () if said is None else (Entry(found[0], said),)
+
+
+def _said_in_place_of(
+    present: object, name: str, key: str, value: Value, now: Value | None, *, exact: bool, sure: bool
+) -> Scalar:
+    """The word for a setting in place of the present one; None where it would mean something else.
+
+    ``exact``: the setting's key stands there. ``sure``: the name means this setting alone.
+    """
+    if is_interpolation(present):
+        return value  # never written: the document says that it is computed, and where
+    if isinstance(present, str) and isinstance(value, str):
+        agrees = exact or (_means(present, now) if key in _OF_DTYPES else present == now and sure)
+        return (_in_family(present, value) if key in _OF_DTYPES else value) if agrees else None
+    if isinstance(present, bool):
+        return in_the_words_of(present, name, key, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(present, str) and present.isascii() and present.isdigit() and isinstance(value, int) and is_number:
+        return str(value)
+    return value if is_number and isinstance(present, int | float) else None
+
+
+def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
+    """The paths of values that a setting may refer to, found by name.
+
+    Between sections for training and for evaluation, ``mode`` decides.
+    """
+    places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
+    if exact := [path for path, _ in places if ".".join(path) == key]:
+        return exact
+    names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
+    precisions = (*table().types[0], "amp_fp16", "amp_bf16")  # `precision` may be a metric
+    found = [
+        path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
+    ]
+    found = [path for path in found if "offload" not in " ".join(path).lower()]  # what is offloaded is no batch
+    evaluating = [path for path in found if evaluates(path)]
+    if mode is Mode.INFER:
+        return evaluating or found
+    return [path for path in found if path not in evaluating]
+
+
+def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, Any]) -> Mapping[str, Value]:
+    """The settings that do not follow from others, as a total of samples follows from its parts."""
+    mappings = (node for _, node in walk(tree) if isinstance(node, dict))
+    named = ({_name((name,)) for name in mapping} for mapping in mappings)
+    has_total = any(total in names and names & parts for names in named for total, parts in table().totals.items())
+    return {key: value for key, value in settings.items() if not has_total or key not in _MAKE_A_TOTAL}
+
+
+def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scalar:
+    """A setting's value in the config's own vocabulary: ``bf16-mixed`` where it now has ``32-true``.
+
+    It is the value itself if the present value belongs to no vocabulary; None if the present value is a boolean or a
+    number that cannot express it. ``name`` is the name of the entry.
+    """
+    if isinstance(present, bool) and not isinstance(value, bool):
+        values = _switches_of(key).get(_name((name,)))
+        return value == values[0] if values and value in values else None
+    if key in _OF_DTYPES and (said := _in_family(present, value)) is not None:
+        return said
+    is_number = isinstance(present, int | float) and not isinstance(present, bool)
+    return None if is_number and isinstance(value, str | bool) else value
+
+
+def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
+    """The booleans that can say a setting: their names with what true and false mean."""
+    found = _names_of(key)
+    return {name: (value, found.otherwise) for value, names in found.booleans.items() for name in names}
+
+
+def _names_of(key: str) -> Names:
+    return table().names.get(key, Names())
+
+
+def _name(path: Sequence[str]) -> str:
+    return _WITHIN_A_NAME.sub("_", path[-1]).lower()
+
+
+def _means(present: object, now: Value | None) -> bool:
+    """Whether a config's word means the loop's present value, as a number type or literally."""
+    place = _DTYPES.get(now) if now is not None else None
+    return present == now or (place is not None and any(family[place] == present for family in table().types))
+
+
+def _in_family(present: object, value: Value) -> Scalar | None:
+    """A number type in the vocabulary that a config's present word belongs to; None if it belongs to none."""
+    word = table().types[0][0] if str(present) in _OTHERS_OF_LIGHTNING else present
+    family = next((family for family in table().types if word in family), None)
+    return family[_DTYPES[value]] if family and value in _DTYPES and not isinstance(present, bool) else None

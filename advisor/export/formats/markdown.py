@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import printable
@@ -34,27 +34,19 @@ def markdown_text(document: doc.Document) -> str:
 
 def _markdown_block(block: doc.Block) -> list[str]:
     match block:
-        case doc.Paragraph(text):
-            return [_markdown(text)]
-        case doc.Bullets(items):
-            return [f"- {_markdown(item)}" for item in items]
+        case str():
+            return [_markdown(block)]
+        case tuple():
+            return [f"- {_markdown(item)}" for item in block]
         case doc.Listing(text, language):
             fence = "`" * max(3, 1 + _longest_run(text))
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case doc.Table():
-            return table_lines(block)
+            rules = ["---:" if heading in block.numbers else "---" for heading in block.headings]
+            rows = ([_markdown_inline(cell) for cell in cells] for cells in block.rows)
+            return [f"| {' | '.join(row)} |" for row in (block.headings, rules, *rows)]
         case doc.Bars():
             return []  # it has no pictures
-
-
-def table_lines(table: doc.Table) -> list[str]:
-    """A table, line by line."""
-
-    def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    rules = ["---:" if heading in table.numbers else "---" for heading in table.headings]
-    return [row(table.headings), row(rules), *(row([_markdown_inline(cell) for cell in cells]) for cells in table.rows)]
 
 
 def _markdown_inline(inline: doc.Inline) -> str:

@@ -131,9 +131,6 @@ class ListView(View):
         self.refresh_bindings()
 
     @on(DataTable.RowSelected)
-    def _on_row_selected(self) -> None:
-        self.action_read()
-
     def action_read(self) -> None:
         """Go into what is beside the table, which a narrow screen then shows alone."""
         self.add_class("-reading")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -21,20 +22,35 @@ from advisor.export.format import Offer
 from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
-from advisor.records import Verification
-from advisor.report.document import Block, Listing, Paragraph, Section
+from advisor.report.document import Listing, section
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import COPY, View
-from advisor.tui.widgets.lists import ChoiceList
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 # Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
 _MOST_LINES = 200
+
+
+class ChoiceList(OptionList):
+    """Textual's list, walked by ``j`` and ``k`` too.
+
+    Textual 8.2 ends with a KeyError when a page is turned before a list is laid out: by a key held down, say.
+    """
+
+    BINDINGS = [Binding("j", "cursor_down", "Down", show=False), Binding("k", "cursor_up", "Up", show=False)]
+
+    def action_page_down(self) -> None:
+        with suppress(KeyError):
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
+    def action_page_up(self) -> None:
+        with suppress(KeyError):
+            super().action_page_up()  # type: ignore[no-untyped-call]
 
 
 def offers(outputs: Outputs) -> tuple[Offer, ...]:
@@ -95,7 +111,7 @@ class ExportView(View):
         self._show_next_steps()
         if self.context.state.baseline is None:
             self._asked = None
-            self._preview.show((Section("", (Paragraph(waiting_text(self.context.state, _EMPTY)),)),))
+            self._preview.show((section("", waiting_text(self.context.state, _EMPTY)),))
             return
         wanted = (self.chosen.id, self.context.version)
         # While the session runs it is written again only after another event; after it the user's own files may change.
@@ -114,19 +130,27 @@ class ExportView(View):
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
             self._preview.border_subtitle = Content(chosen.description)
-            self._preview.show((Section("", tuple(_shortened(text, language))),))
-
-    def _path_of(self, chosen: Offer) -> str:
-        """The path to write a format to. A key may come before the input shows that of the format just chosen."""
-        return (self._path.value if self._named == chosen.id else self._paths[chosen.id]).strip()
+            lines = text.rstrip("\n").split("\n")
+            left = len(lines) - _MOST_LINES
+            more = f"… and {left:,} more lines: s writes all" if left > 0 else ""
+            self._preview.show((section("", Listing("\n".join(lines[:_MOST_LINES]), language), more),))
 
     def _show_next_steps(self) -> None:
-        if self.display:
-            chosen, state = self.chosen, self.context.state
-            name = self._path_of(chosen) or chosen.default_name
-            lines = format_of(chosen.id).usage(name, self.context.found(state))
-            copied = chosen.language == "diff"
-            show_text(self._next_steps, next_steps(name, lines, state.verification, copied=copied))
+        """Show the key that writes the file, or what a plain loop with it has found; then the lines of the format."""
+        if not self.display:
+            return
+        chosen, found = self.chosen, self.context.state.verification
+        name, stays = self._paths[chosen.id] or chosen.default_name, "; your own file stays"
+        first = Content.assemble(
+            ("1  s", "bold $accent"), f" writes {name}{stays if chosen.language == 'diff' else ''}"
+        )
+        if found and Path(found.path).name == Path(name).name:
+            words = verified_words(found)
+            worked = Content.styled(f"✓ {words}", "$success")
+            first = first + Content.styled(f"  ! {words}", "$warning") if found.problem else worked
+        after = format_of(chosen.id).usage(name, self.context.found(self.context.state))
+        lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
+        show_text(self._next_steps, Content("\n").join([first, *lines]))
 
     def _written_preview(self, chosen: Offer, state: SessionState) -> tuple[str, str]:
         """The file's text and its language."""
@@ -140,8 +164,6 @@ class ExportView(View):
 
     @on(OptionList.OptionHighlighted, "#formats")
     def _on_format_highlighted(self) -> None:
-        if self._named:
-            self._paths[self._named] = self._path.value
         self._named, self._path.value = self.chosen.id, self._paths[self.chosen.id]
         self._in_the_way = None
         self._preview.scroll_home(animate=False)
@@ -152,6 +174,7 @@ class ExportView(View):
     @on(Input.Changed, "#path")
     def _on_path_changed(self) -> None:
         self._in_the_way = None
+        self._paths[self._named] = self._path.value.strip()
         self._show_next_steps()
 
     @on(Input.Submitted, "#path")
@@ -160,7 +183,7 @@ class ExportView(View):
         """Write the file, unless one of that name exists already: then ask first."""
         if not self.can("save"):
             return
-        where = self._path_of(self.chosen)
+        where = self._paths[self.chosen.id]
         if not where:
             self.notify("Give a path to write to.", severity="warning")
             self.action_path()
@@ -227,23 +250,3 @@ class ExportView(View):
 
     def first_focus(self) -> Widget:
         return self._list
-
-
-def _shortened(text: str, language: str) -> Iterator[Block]:
-    lines = text.rstrip("\n").split("\n")
-    yield Listing("\n".join(lines[:_MOST_LINES]), language)
-    if len(lines) > _MOST_LINES:
-        yield Paragraph(f"… and {len(lines) - _MOST_LINES:,} more lines: s writes all")
-
-
-def next_steps(name: str, after: Sequence[str], verification: Verification | None, *, copied: bool = False) -> Content:
-    """The key that writes a file, or what a plain loop with it has found; then the lines of the format.
-
-    ``copied``: the file is a changed copy of the person's own.
-    """
-    first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{'; your own file stays' if copied else ''}")
-    if verification and Path(verification.path).name == Path(name).name:
-        words = verified_words(verification)
-        found = Content.styled(f"✓ {words}", "$success")
-        first = first + Content.styled(f"  ! {words}", "$warning") if verification.problem else found
-    return Content("\n").join([first, *(Content(f"{number}  {line}") for number, line in enumerate(after, start=2))])

@@ -82,8 +82,10 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
         (f"  {interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
     )
     costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {format_numerics(together.numerics)}"))
-    lines = (first, _SEPARATOR.join(costs), *_several_gpus(state), _next(state, tries))
-    return Headline(figure, style, lines)
+    several = []
+    if (record := state.scaling) and record.rows and (record.best or state.finished):
+        several = [Content.styled(result_sentence(record), "bold $success" if record.best else "")]
+    return Headline(figure, style, (first, _SEPARATOR.join(costs), *several, _next(state, tries)))
 
 
 def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
@@ -96,13 +98,6 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
     if state.finished:
         return Content.styled(as_sentence(reason), "bold" if is_finding else "bold $warning")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
-
-
-def _several_gpus(state: SessionState) -> list[Content]:
-    record = state.scaling
-    if record is None or not record.rows or not (record.best or state.finished):
-        return []
-    return [Content.styled(result_sentence(record), "bold $success" if record.best else "")]
 
 
 def _next(state: SessionState, tries: str) -> Content:

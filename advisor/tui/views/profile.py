@@ -9,11 +9,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.experiment.ranking import INSTRUMENTED
-from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_ms, format_outcome
 from advisor.files.paths import is_file
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
-from advisor.report.document import Code, Paragraph, Section, pairs
+from advisor.report.document import Code, pairs, section
 from advisor.report.figures import by_own_time
 from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
@@ -53,25 +52,21 @@ class ProfileView(View):
             waiting = f"Not known: {format_outcome(TrialResult(ended.outcome, ended.reason))}."
         has_rows = profile is not None and bool(profile.operators)
         self.set_class(not has_rows, "-without-operators")
-        text = self._step_text(state, profile)
-        show_text(self._step, text)
-        self._step.set_class(not text, "-missing")
-        found = tuple(profile_sections(state, self.context.catalog))
-        if profile and is_file(profile.trace_path):
-            found += (Section("", (pairs((("Trace", Code(profile.trace_path)),)),)),)
-        self._sections.set_class(bool(found), "panel")  # a frame is for what is known
-        self._sections.show(found or (Section("", (Paragraph(waiting),)),))
-        self._show_operators(profile)
-
-    def _step_text(self, state: SessionState, profile: Profile | None) -> Content:
-        """The bottleneck in words, and the phases of the step as bars."""
         phases, lines = phase_bars(state), []
         if profile and profile.kind_of_step:
             kind = profile.kind_of_step.capitalize()
             lines.append(Content.assemble((kind, "bold $accent"), ": ", (profile.evidence, DIM)))
         if phases:
             lines.append(bars(phases, self.width - 2))
-        return Content("\n").join(lines)
+        text = Content("\n").join(lines)
+        show_text(self._step, text)
+        self._step.set_class(not text, "-missing")
+        found = profile_sections(state, self.context.catalog)
+        if profile and is_file(profile.trace_path):
+            found += (section("", pairs([("Trace", Code(profile.trace_path))])),)
+        self._sections.set_class(bool(found), "panel")  # a frame is for what is known
+        self._sections.show(found or (section("", waiting),))
+        self._show_operators(profile)
 
     def _show_operators(self, profile: Profile | None) -> None:
         """Draw the operators, the longest first; on a CPU there is no GPU's column."""

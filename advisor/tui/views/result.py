@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -10,20 +14,22 @@ from textual.reactive import var
 from textual.widgets import Digits, Static
 
 from advisor.experiment.control import RAISE_BUDGET, Decision
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_bytes, format_ms, format_within
 from advisor.recipe.settings import Settings
-from advisor.report.document import Bullets, Section
+from advisor.records import Comparison
+from advisor.report.document import Section, section
 from advisor.report.pictures import phase_bars
-from advisor.report.rows import Row, Tick
+from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.report.settings import code_of, setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import line_of
-from advisor.tui.views import headline, result_table
+from advisor.tui.text import COLOURS, DIM, line_of
+from advisor.tui.views import headline
 from advisor.tui.views.base import LIST_KEYS, ListView
-from advisor.tui.views.result_table import TOGETHER
-from advisor.tui.widgets.table import Table
+from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _TINY = 16  # a screen of fewer lines
@@ -84,8 +90,8 @@ class ResultView(ListView):
         show_text(self._headline, lines)
 
     def _show_table(self) -> None:
-        columns = result_table.columns_of(self.table_width)
-        self.table.show(columns, result_table.table_rows(self.context, self.unfolded, columns))
+        columns = columns_of(self.table_width)
+        self.table.show(columns, table_rows(self.context, self.unfolded, columns))
         over = self.context.state.finished is not None
         if not self.table.touched or (over and not self._over):  # at the end the best is selected
             self.table.touched = False
@@ -101,37 +107,30 @@ class ResultView(ListView):
         """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
         context, state, row = self.context, self.context.state, self.row
         if row is not None:
-            return row.title, tuple(setting_sections(row, state, context.catalog))
+            return row.title, setting_sections(row, state, context.catalog)
         if self.selected == TOGETHER and state.stack is not None:
-            blocks = tuple(stack_blocks(state, state.stack))
-            return f"{len(state.stack_settings)} settings together", (Section("", blocks),)
+            return f"{len(state.stack_settings)} settings together", (section("", *stack_blocks(state)),)
         for fold in context.ranking.folds:
             if fold.key == self.selected:
                 tries = f"{context.tries} tries it"
                 entries = (f"{name}: {reason.replace(RAISE_BUDGET, tries)}" for name, reason in fold.entries)
-                return fold.title, (Section("", (Bullets(tuple(entries)),)),)
-        return "Your settings", tuple(session_card(state, context.catalog, context.budget_s))
+                return fold.title, (section("", tuple(entries)),)
+        return "Your settings", session_card(state, context.catalog, context.budget_s)
 
     # --- keys ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
+        state, row = self.context.state, self.row
         if name in ("accept", "reject"):
-            return self._can_decide(Decision.ACCEPTED if name == "accept" else Decision.REJECTED)
+            if row is None or not state.can_decide(row.candidate.recipe):
+                return False
+            return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
         if name == "undo":
-            return self.controller.can_undo
-        return (name == "retry" and self._can_measure_again()) or super().can(name)
-
-    def _can_decide(self, decision: Decision) -> bool:
-        row = self.row
-        if row is None or not self.context.state.can_decide(row.candidate.recipe):
-            return False
-        return not (row.rejected if decision is Decision.REJECTED else row.tick in (Tick.ON, Tick.WAITING))
-
-    def _can_measure_again(self) -> bool:
-        """Whether the combination is selected, and left to be measured."""
-        state = self.context.state
-        left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
-        return self.selected == TOGETHER and left and self.context.recorded is None
+            return bool(self.controller.replaced)
+        if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
+            left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
+            return left and self.context.recorded is None
+        return super().can(name)
 
     def action_accept(self) -> None:
         """Use the selected setting."""
@@ -176,3 +175,159 @@ class ResultView(ListView):
         if self.selected == TOGETHER:
             return Settings(self.context.state.stack_settings).to_yaml()
         return code_of(self.row.candidate, self.context.catalog) if self.row else ""
+
+
+# --- the columns and the cells of the ranked list ------------------------------------------------------------------
+
+TOGETHER, YOURS = "together", "yours"
+TICKS: Mapping[Tick, tuple[str, str]] = {
+    Tick.ON: ("☑", "bold $success"),
+    Tick.OFF: ("☐", DIM),
+    Tick.WAITING: ("◷", "$accent"),
+    Tick.REFUSED: ("☒", "bold $error"),
+}
+
+_NAME = Column("name", "setting", 17)
+_SPEED = Column("speed", "speed-up", 8, number=True)
+_BAR = Column("bar", "interval", 9)
+_STEP = Column("step", "step", 8, number=True)
+_STEPS = Column("steps", "without → with", 15, number=True)
+_MEMORY = Column("memory", "memory", 9, number=True)
+_MEMORIES = Column("memories", "memory", 17, number=True)
+_NUMERICS = Column("numerics", "numerics", 8)
+_TICK = Column("tick", "use", 3)
+# What a table gets with more room, in this order; the least important comes last.
+_BY_WEIGHT = (_NAME, _SPEED, _TICK, _STEP, _MEMORY, _BAR, _NUMERICS)
+_LEFT_TO_RIGHT = (_NAME, _SPEED, _BAR, _STEP, _STEPS, _MEMORY, _MEMORIES, _NUMERICS, _TICK)
+_LONGEST_NAME, _WIDEST_BAR = 36, 33
+
+
+def columns_of(width: int) -> tuple[Column, ...]:
+    """The columns for a table of this width: the most important ones that fit."""
+    kept, room = fitting(_BY_WEIGHT, width)
+    if _NAME not in kept:
+        return (replace(_NAME, width=max(1, width - 3)),)
+    for narrow, wide in ((_STEP, _STEPS), (_MEMORY, _MEMORIES)):
+        if len(kept) == len(_BY_WEIGHT) and room >= wide.width - narrow.width:
+            kept[kept.index(narrow)] = wide
+            room -= wide.width - narrow.width
+    wider = {_NAME: min(max(0, room), _LONGEST_NAME - _NAME.width)}
+    wider[_BAR] = min(max(0, room - wider[_NAME]), _WIDEST_BAR - _BAR.width)
+    shown = (column for column in _LEFT_TO_RIGHT if column in kept)
+    return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in shown)
+
+
+Cells = dict[str, Cell]
+Scale = tuple[float, float, int]  # the ends of the line of all intervals, as speed-ups, and its cells
+
+
+def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Column]) -> dict[str, Cells]:
+    """The cells of each row, by their keys: the combination, the settings, your own, and what is folded."""
+    ranking, state, open_rows = context.ranking, context.state, set(unfolded)
+    rows: dict[str, Cells] = {}
+    bar = next((column.width for column in columns if column.key == "bar"), 0)
+    scale, width = (*_scale(ranking), bar), columns[0].width
+    count = len(state.stack_settings)
+    if ranking.together and count > 1:
+        name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
+        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), **_named(name, ""), "tick": _ticked(Tick.ON)}
+    elif ranking.pending and count:
+        name = Content.assemble("  ", (f"{count} together", "bold"))
+        rows[TOGETHER] = {**_named(name, ""), "speed": Cell(Content.styled("not yet", "$warning"))}
+    for row in ranking.rows:
+        is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
+        rows[row.key] = row_cells(row, scale, width, unfolded=is_open)
+        if is_open:
+            rows |= {value.key: row_cells(value, scale, width, inner=True) for value in row.values}
+    rows[YOURS] = _own_cells(ranking, state)
+    return rows | {fold.key: _named(Content.styled(f"  {fold.title}", DIM)) for fold in ranking.folds}
+
+
+def _named(text: Content, figure: str | None = None) -> Cells:
+    return {"name": Cell(text, figure)}
+
+
+def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
+    named = _named(Content("  your settings"))
+    if ranking.step_ms is None:
+        doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
+        return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
+    step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
+    memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
+    within = format_within(state.baseline.half_width) if state.baseline else ""
+    return {
+        **named,
+        "speed": Cell(Content("1x"), -1.0),
+        "bar": Cell(Content.styled(within, DIM)),
+        "step": step,
+        "steps": step,
+        "memory": memory,
+        "memories": memory,
+        "numerics": Cell(Content.styled("yours", DIM)),
+    }
+
+
+def row_cells(row: Row, scale: Scale, width: int, *, unfolded: bool = False, inner: bool = False) -> Cells:
+    """The cells of a setting. A star is recommended; the tick says whether it is exported."""
+    only = not row.values and not inner
+    told = row.candidate.recipe if only and len(row.name) > width - 2 else row.name
+    sign = ("★ ", "$accent") if row.star else ("▶ ", "$accent") if row.running else ("  ", "")
+    values = f" {'▾' if unfolded else '▸'}{len(row.values)}" if row.values else ""
+    style = f"{DIM} strike" if row.rejected else ""
+    name = Content.assemble("  " if inner else "", sign, (told, style), (values, DIM))
+    cells = {**_named(name, row.name), "tick": _ticked(row.tick, consent=row.consent)}
+    if row.figures is not None:
+        return _figure_cells(row.figures, scale) | cells
+    state = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")
+    return cells | {"speed": Cell(state)}
+
+
+def _ticked(tick: Tick, *, consent: bool = False) -> Cell:
+    sign, style = TICKS[tick]
+    text = Content.assemble((f" {sign}", style), ("!", "$warning") if consent and tick is Tick.OFF else "")
+    return Cell(text, float(list(Tick).index(tick)))
+
+
+def _figure_cells(figures: Figures, scale: Scale) -> Cells:
+    colour = COLOURS.get(figures.verdict, DIM)
+    _, peak = figures.memory_bytes
+    numerics = figures.numerics
+    worse = numerics is not None and numerics.worse_than_declared
+    gain, bold = -figures.effect.speedup, f"bold {colour}" if colour != DIM else DIM
+    measured = Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else "")
+    return {
+        "speed": Cell(Content.styled(figures.speed, bold), gain),
+        "bar": Cell(Content.styled(_drawn(figures.effect, scale), colour), gain),
+        "step": Cell(Content(format_ms(figures.after_ms)), figures.after_ms),
+        "steps": Cell(Content(figures.steps), figures.after_ms),
+        "memory": Cell(Content(format_bytes(peak)), peak),
+        "memories": Cell(Content(figures.memory), peak),
+        "numerics": Cell(measured, float(numerics.measured.severity) if numerics else None),
+    }
+
+
+def _scale(ranking: Ranking) -> tuple[float, float]:
+    """The ends of the line of all intervals: no further than twice as far as the largest speed-up from 1x."""
+    effects = [row.figures.effect for row in ranking.rows if row.figures]
+    effects += [ranking.together.effect] if ranking.together else []
+    low = min([0.9, *(max(effect.ci_low, effect.speedup / 1.5) for effect in effects)])
+    high = max([1.25, *(min(effect.ci_high, effect.speedup * 1.5) for effect in effects)])
+    return max(0.05, low), max(high, 1.1 * max(0.05, low))
+
+
+def _drawn(comparison: Comparison, scale: Scale) -> str:
+    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm."""
+    low, high, width = scale
+    if not width or not all(map(math.isfinite, scale)):
+        return ""
+
+    def place(ratio: float) -> int:
+        share = math.log(max(ratio, 1e-6) / low) / math.log(high / low)
+        return round(max(0.0, min(1.0, share)) * (width - 1))
+
+    begin, middle, end = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    cells = [" "] * width
+    cells[place(1.0)] = "│"
+    cells[begin : end + 1] = "─" * (end + 1 - begin)
+    cells[middle] = "●"
+    return "".join(cells)

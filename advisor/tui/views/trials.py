@@ -14,7 +14,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
-from advisor.report.document import Inline, Paragraph, Section, pairs
+from advisor.report.document import Inline, Section, pairs, section
 from advisor.report.figures import block_words, energy_words, gpu_words
 from advisor.report.settings import doubts_and_notes
 from advisor.report.several_gpus import row_words
@@ -23,9 +23,8 @@ from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
 from advisor.tui.views.base import LIST_KEYS, ListView
-from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
-from advisor.tui.widgets.texts import TextPane
+from advisor.tui.widgets.texts import LogTail, TextPane
 
 # Cells for a line of step times, and for the whole name of a trial.
 _SPARK, _WIDEST = 24, 200
@@ -126,9 +125,9 @@ class TrialsView(ListView):
         run = self._runs.get(self.selected)
         self.log_tail.set_class(run is None, "-missing")
         if run is None:
-            return "", (Section("", (Paragraph(waiting_text(self.context.state, "Nothing has run yet.")),)),)
+            return "", (section("", waiting_text(self.context.state, "Nothing has run yet.")),)
         self.log_tail.follow(run.log_path)
-        return trial_name(run.name, _WIDEST), (Section("", (pairs(details_of(run, self.context.state)),)),)
+        return trial_name(run.name, _WIDEST), (section("", pairs(details_of(run, self.context.state))),)
 
     def on_key(self, event: events.Key) -> None:
         """At the end of the list the cursor follows what runs again."""

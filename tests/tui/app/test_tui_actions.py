@@ -4,9 +4,7 @@ import base64
 
 import pytest
 import tui_histories as histories
-from tui_fakes import FakeControl
-from tui_keys import KEYS, Key
-from tui_pilot import driven, press, screen_text, settle
+from tui_pilot import KEYS, FakeControl, Key, driven, press, screen_text, settle
 
 from advisor.tui.app import AdvisorApp
 

@@ -8,9 +8,21 @@ from sample_session import failed_trial, trial_of
 from textual.binding import Binding
 from textual.command import CommandList, CommandPalette
 from textual.widgets import Input, OptionList
-from tui_fakes import make_app
-from tui_keys import KEYS
-from tui_pilot import SIZES, SMALL, choose, driven, pane_text, press, screen_text, setting_cell, settle, tell, until
+from tui_pilot import (
+    KEYS,
+    SIZES,
+    SMALL,
+    choose,
+    driven,
+    make_app,
+    pane_text,
+    press,
+    screen_text,
+    setting_cell,
+    settle,
+    tell,
+    until,
+)
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -19,14 +31,13 @@ from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Context, closing_words
-from advisor.tui.screens import TextScreen
+from advisor.tui.screens import Palette, TextScreen
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views import VIEWS, view_class
-from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.lists import ChoiceList, Palette
-from advisor.tui.widgets.log_tail import LogTail
+from advisor.tui.views.export import ChoiceList
+from advisor.tui.widgets.lines import KeyFooter
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import TextPane
+from advisor.tui.widgets.texts import LogTail, TextPane
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,8 +8,7 @@ import pytest
 import tui_histories as histories
 from stopped_clock import Clock
 from textual.widget import Widget
-from tui_fakes import make_app
-from tui_pilot import driven, press, screen_text, settle, tell, until
+from tui_pilot import driven, make_app, press, screen_text, settle, tell, until
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -17,7 +16,7 @@ from advisor.export.format import Offer
 from advisor.tui import main_screen
 from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.export import ExportView
-from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.lines import KeyFooter
 
 INTERVAL_S = 0.5
 NAME = histories.RUNNING

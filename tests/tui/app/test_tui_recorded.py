@@ -111,7 +111,7 @@ def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("advisor.headless.run.run_headless", lambda *_: 42)
-    monkeypatch.setattr("advisor.tui.launch.run_app", lambda *_: pytest.fail("the app was opened"))
+    monkeypatch.setattr("advisor.tui.launch.open_app", lambda *_: pytest.fail("the app was opened"))
     assert cli.main(command) == (2 if command[0] == "open" else 42)
     assert command == ["demo"] or "`perf-advisor report abc` prints the session." in capsys.readouterr().err
 
@@ -143,7 +143,7 @@ def test_a_resumed_session_that_was_left_at_once_keeps_its_measurements(monkeypa
     past = open_session(journaled(cancelled_history()))
     monkeypatch.setattr(launch.Runner, "prepare", lambda: None)
     monkeypatch.setattr(AdvisorApp, "run", lambda app: setattr(app, "_return_code", 130))
-    assert launch.run_app(past.request, Outputs(), past) == 130
+    assert launch.run(launch.open_app(past.request, Outputs(), past), past) == 130
     told = capsys.readouterr().out
     assert f"kept in session {past.session_id}." in told
     assert f"Go on with: perf-advisor --resume {past.session_id}" in told

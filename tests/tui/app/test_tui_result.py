@@ -6,8 +6,20 @@ from dataclasses import replace
 import pytest
 import tui_histories as histories
 from textual.widgets import Digits, Static
-from tui_fakes import make_app
-from tui_pilot import LARGE, SIZES, choose, driven, notice, pane_text, press, screen_text, setting_cell, settle, tell
+from tui_pilot import (
+    LARGE,
+    SIZES,
+    choose,
+    driven,
+    make_app,
+    notice,
+    pane_text,
+    press,
+    screen_text,
+    setting_cell,
+    settle,
+    tell,
+)
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision

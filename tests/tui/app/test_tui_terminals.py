@@ -8,13 +8,12 @@ import pytest
 import tui_histories as histories
 from rich.color import Color as RichColor
 from rich.color import ColorSystem
-from tui_fakes import make_app
-from tui_pilot import LARGE, choose, driven, press, screen_text, settle
+from tui_pilot import LARGE, choose, driven, make_app, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
-from advisor.tui.views.result_table import TICKS
-from advisor.tui.widgets.log_tail import LogTail
+from advisor.tui.views.result import TICKS
+from advisor.tui.widgets.texts import LogTail
 
 
 async def test_without_colour_every_state_is_in_words_or_signs(monkeypatch) -> None:

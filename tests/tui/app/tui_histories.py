@@ -46,7 +46,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
 )
-from advisor.tui.widgets.gauges import Reading
+from advisor.tui.widgets.lines import Reading
 
 READING = Reading(
     (GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB)

@@ -1,25 +1,136 @@
-"""Driving the app in tests: a history is played, keys are pressed, and the screen is read as text."""
+"""Driving the app in tests: a session replays events, keys are pressed, and the screen is read as text."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from textual import _wait
 from textual._context import active_app
 from textual.app import App
+from textual.binding import Binding, BindingsMap
+from textual.dom import DOMNode
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
-from tui_fakes import FakeControl, make_app
+from tui_histories import READING
 
-from advisor.experiment.events import Event
+from advisor.experiment.control import Decision
+from advisor.experiment.events import Decided, Event, ExportVerified
+from advisor.experiment.request import Outputs, Request
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
-from advisor.tui.views import VIEWS
+from advisor.tui.main_screen import MainScreen
+from advisor.tui.views import VIEWS, view_class
 from advisor.tui.views.base import ListView, View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
+
+
+class FakeControl:
+    """Replays events; records what it was asked in ``calls``. With ``hold`` it runs on until it is cancelled."""
+
+    def __init__(self, history: Iterable[Event], *, hold: bool = False) -> None:
+        self.emit: Callable[[Event], None] = lambda event: None
+        self.calls: list[tuple[object, ...]] = []
+        self.rework_begins_with: list[Event] = []
+        self.rework_ends_with: list[Event] = []
+        self.error: Exception | None = None
+        self.holds_rework = False
+        self._history = list(history)
+        self._hold = hold
+        self._cancelled = threading.Event()
+        self._stopped = threading.Event()
+        self._awaited: threading.Event | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Most of what a session can be asked is only recorded."""
+        if name not in ("skip", "pause", "go_on", "extend", "try_more", "retry"):
+            raise AttributeError(name)
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+    def run(self) -> None:
+        self.calls.append(("run",))
+        for event in self._history:
+            self.emit(event)
+        if self.error:
+            raise self.error
+        if self._hold:
+            self._wait_for(self._cancelled)
+
+    def cancel(self) -> None:
+        self.calls.append(("cancel",))
+        self._cancelled.set()
+        self._stopped.set()
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+        self._cancelled.set()
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
+        self.calls.append(("decide", recipe_id, decision) if value is None else ("decide", recipe_id, decision, value))
+        self.emit(Decided(recipe_id, decision, value))
+
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+        self._stopped.set()
+
+    def rework(self) -> None:
+        self.calls.append(("rework",))
+        for event in self.rework_begins_with:
+            self.emit(event)
+        if self.holds_rework:
+            self._wait_for(self._stopped)
+            if not self._cancelled.is_set():
+                self._stopped.clear()
+        for event in self.rework_ends_with:
+            self.emit(event)
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        self.calls.append(("verify", exported.path))
+        self.emit(ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
+
+    @property
+    def held(self) -> bool:
+        """Whether a call of the session does nothing until the test lets it go on."""
+        awaited = self._awaited
+        return awaited is not None and not awaited.is_set()
+
+    def _wait_for(self, awaited: threading.Event) -> None:
+        self._awaited = awaited
+        awaited.wait(20)
+        self._awaited = None
+
+
+def make_app(
+    history: Iterable[Event],
+    *,
+    hold: bool = False,
+    gauges: bool = False,
+    target: str = "torchvision.models:resnet50",
+    config_path: str | None = None,
+    draw_interval_s: float = 0.005,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> tuple[AdvisorApp, FakeControl]:
+    """An app with a fake session attached, wired in the order of the command line."""
+    control = FakeControl(history, hold=hold)
+    app = AdvisorApp(
+        Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
+        Outputs(config_path=config_path),
+        session_id="20261122-154141",
+        open_session=lambda: control,
+        load_catalog=load_catalog,
+        gauges=(lambda: READING) if gauges else None,
+        draw_interval_s=draw_interval_s,
+        clock=clock,
+    )
+    app.animation_level = "none"
+    control.emit = app.post_event
+    return app, control
+
 
 SMALL, LARGE = (80, 24), (120, 36)
 SIZES = [SMALL, LARGE]
@@ -146,3 +257,33 @@ def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
 def notice(app: AdvisorApp) -> str:
     """The status line."""
     return app.base_screen.query_one("#status", Static).content.plain
+
+
+class Key(NamedTuple):
+    """A key of a view, or of all views where ``view`` is empty."""
+
+    view: str
+    binding: Binding
+
+    @property
+    def id(self) -> str:
+        return self.binding.id or ""
+
+
+def _keys_of(owner: type[DOMNode], view: str = "") -> list[Key]:
+    """The keys that a class and its bases declare: those with an id, the first of several for the same."""
+    declared = [binding for base in reversed(owner.__mro__) for binding in base.__dict__.get("BINDINGS", ())]
+    found: dict[str, Key] = {}
+    for bindings in BindingsMap(declared).key_to_bindings.values():
+        for binding in bindings:
+            if binding.id and not binding.id.startswith(("command", "screen.copy")) and binding.tooltip:
+                found.setdefault(binding.id, Key(view, binding))
+    return list(found.values())
+
+
+KEYS = [
+    *(key for view in VIEWS for key in _keys_of(cast("type[DOMNode]", view_class(view.id)), view.id)),
+    *_keys_of(Table),
+    *_keys_of(MainScreen),
+    *_keys_of(AdvisorApp),
+]

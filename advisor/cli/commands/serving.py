@@ -1,4 +1,7 @@
-"""``perf-advisor follow``: this machine's GPUs for a session on another. For each of its trials torchrun is started."""
+"""Commands that serve others: ``mcp`` coding agents, and ``follow`` a session on another machine with this one's GPUs.
+
+For each of its trials torchrun is started.
+"""
 
 import os
 import subprocess
@@ -17,9 +20,21 @@ _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
 
 
-def run(arguments: list[str]) -> None:
+def run_mcp(arguments: list[str]) -> None:
+    """Serve coding agents over standard input and output, by the Model Context Protocol.
+
+    Its tools: inspect, measure, progress, result, cancel, explain, diff, export, ab. Start it in the folder of your
+    code.
+    """
+    Parser("mcp", run_mcp.__doc__).parse(arguments)
+    from advisor.agents.server import serve
+
+    serve()
+
+
+def run_follow(arguments: list[str]) -> None:
     """Lend this machine's GPUs to a session on another, until that has ended."""
-    parser = Parser("follow", run.__doc__)
+    parser = Parser("follow", run_follow.__doc__)
     parser.add("--gpus", default=1, help="this machine's GPUs, or all")
     parser.add(*RENDEZVOUS)
     options = parser.parse(arguments)

@@ -1,4 +1,4 @@
-"""``perf-advisor recipes``: the recipes in a list, or the card of one."""
+"""``perf-advisor recipes``, the recipes in a list or the card of one; and ``perf-advisor hardware``, this machine."""
 
 import sys
 
@@ -8,9 +8,9 @@ from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import Mode, text_of
 
 
-def run(arguments: list[str]) -> None:
+def run_recipes(arguments: list[str]) -> None:
     """List the recipes, or show what one does, when it helps and its numerics."""
-    parser = Parser("recipes", run.__doc__)
+    parser = Parser("recipes", run_recipes.__doc__)
     parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
     parser.add("--recipes")
     options = parser.parse(arguments)
@@ -46,3 +46,20 @@ def facts_of(recipe: Recipe) -> dict[str, str]:
         "devices": ", ".join(sorted(recipe.devices)),
         "numerics": each if len(set(classes.values())) > 1 else next(iter(classes.values())),
     }
+
+
+def run_hardware(arguments: list[str]) -> None:
+    """Describe this machine: its CPU, memory and GPUs."""
+    parser = Parser("hardware", run_hardware.__doc__)
+    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
+    as_json = parser.parse(arguments).json
+    from advisor.export.json_report import strict_json
+    from advisor.machine.hardware import inspect_hardware
+    from advisor.report.evidence import hardware_table
+    from advisor.report.terminal import body_of, print_text
+
+    hardware = inspect_hardware()
+    if as_json:
+        print(strict_json(hardware, indent=2))
+    else:
+        print_text(body_of([hardware_table(hardware, None)]), sys.stdout)

@@ -1,0 +1,268 @@
+"""The lines around a view, each painted as one text: the gauges under the tabs, the status, and the keys.
+
+Textual's own footer mounts a dozen widgets again whenever the keys change: that took half the time of a key press.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual import work
+from textual.binding import Binding
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import Static
+
+from advisor.experiment.past.journal import PastSession
+from advisor.figures.formatting import MISSING, format_bytes, format_seconds
+from advisor.records import GpuReading, HostSample
+from advisor.report.figures import STAGES
+from advisor.tui.context import Context
+from advisor.tui.text import DIM, shortened, trial_label, trial_name
+from advisor.tui.widgets.texts import show_text
+
+
+def spread(left: Content, right: Content, width: int) -> Content:
+    """A line with one text at its left end and one at its right."""
+    return left.pad_right(max(0, width - left.cell_length - right.cell_length)) + right
+
+
+# --- gauges of GPU and host ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All gauges at one moment."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    host: HostSample | None = None
+
+
+GaugeReader = Callable[[], Reading]
+
+
+class GaugeStrip(Static):
+    """One line of gauges; of a recorded session its date. A short screen has no room for it."""
+
+    def __init__(self, read: GaugeReader | None, recorded: PastSession | None = None) -> None:
+        date = f"Recorded {recorded.started.day} {recorded.started:%b %Y %H:%M}" if recorded else ""
+        super().__init__(date, id="gauges")
+        self._read = read
+        self.device_uuid: str | None = None
+
+    def on_mount(self) -> None:
+        self.tick()
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
+    def tick(self) -> None:
+        """Read the gauges in a thread, and show them."""
+        try:
+            reading = self._read() if self._read else None
+        except Exception:  # a driver that is being replaced, say: the session goes on without gauges
+            self._read = None
+            self.app.call_from_thread(self.update, "The gauges cannot be read.")
+        else:
+            if reading:
+                self.app.call_from_thread(self.show_reading, reading)
+
+    def show_reading(self, reading: Reading) -> None:
+        """Show what was read."""
+        self.update(gauges_text(reading, self.device_uuid), layout=False)
+
+
+def gauges_text(reading: Reading, uuid: str | None) -> Content:
+    """The gauges of the GPU that is measured on, or of the first, and of the host, the most important first."""
+    parts: list[tuple[str, str]] = []
+    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
+    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(reading.gpus), None):
+        parts.append(("GPU", MISSING if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"))
+        parts.append(("mem", f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)}"))
+        others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))
+        parts += [("", form.format(value)) for value, form in others if value is not None]
+    if host := reading.host:
+        parts.append(("CPU", f"{host.cpu_percent:.0f} %"))
+        parts.append(("RAM", f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"))
+    told = [Content.assemble((f"{name} " if name else "", DIM), text) for name, text in parts]
+    return Content("  ").join(told)
+
+
+# --- the running trial, its time, and the time left ----------------------------------------------------------------
+
+# How long a notice stays, in seconds; and the colours of those that are no news.
+NOTICE_S = 6.0
+_NOTICES = {"warning": "bold $warning", "error": "bold $error"}
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+# Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
+_SHORT_NAME, _LEAST_NAME = 8, 16
+# Cells for the state and the seconds of a trial: the right end must not change with each state.
+_STATE = 40
+_WIDE, _WIDEST_NAME, _METER = 100, 200, 12
+# A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
+_LATE = 1.5
+# From here on seconds are told as minutes.
+_MINUTES = 100
+
+
+class StatusBar(Static):
+    """One line of text, which is painted without laying out the screen.
+
+    Left: the running trial, its state and its seconds, or a notice. Right: the time left. ``turns`` counts those of the
+    spinner.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="status", markup=False)
+        self.context = context
+        self._notice, self._noticed_until, self.turns = Content(""), 0.0, 0
+
+    def show_notice(self, text: str, severity: str) -> None:
+        """Show a notice in place of what runs, for some seconds."""
+        self._notice = Content.styled(" ".join(text.split()), _NOTICES.get(severity, "bold $accent"))
+        self._noticed_until = time.monotonic() + NOTICE_S
+        self.set_timer(NOTICE_S, self.show)
+        self.show()
+
+    def show(self) -> None:
+        """Draw the present state."""
+        context, width = self.context, self.content_size.width
+        working = is_working(context)
+        far = left_text(context, working=working, wide=width >= _WIDE)
+        room = width - len(far) - 4
+        if context.state.failure:
+            sign = ("✗", "$error")
+        elif context.state.paused:
+            sign = ("‖", "$warning")
+        else:
+            sign = (_SPINNER[self.turns % len(_SPINNER)], "$accent") if working else ("●", "$success")
+        told = self._notice if time.monotonic() < self._noticed_until else now_text(context, room)
+        now = Content.assemble(sign, " ", told).truncate(max(1, room + 2), ellipsis=True)
+        show_text(self, spread(now, far, width), layout=False)
+
+    def on_resize(self) -> None:
+        self.show()
+
+
+def is_working(context: Context) -> bool:
+    """Whether something is being measured, or about to be."""
+    state = context.state
+    return bool(context.busy_with or state.running) or (state.finished is None and state.failure is None)
+
+
+def now_text(context: Context, room: int) -> Content:
+    """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
+    state = context.state
+    if context.recorded:
+        interrupted = state.finished is not None and state.finished.cancelled
+        ended = ", failed" if state.failure else ", interrupted" if interrupted else ""
+        return Content.styled(f"Recorded{ended}: perf-advisor --resume {context.session_id} goes on", "bold")
+    if state.failure:
+        return Content.styled("The session cannot go on", "$error")
+    if state.paused:
+        return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
+    if not state.running:
+        return Content.styled(shortened(_stage(context), room), "bold")
+    doing = Content("")
+    if context.paused:
+        doing = Content.assemble("  ", ("pauses after this trial", "$warning"))
+    elif state.activity:
+        doing = Content.assemble("  ", (state.activity, "$accent"))
+    tail = doing + _seconds(context)
+    if doing and len(tail) > room - _LEAST_NAME:
+        tail = doing  # what it does comes before its seconds
+    stage, left = _stage(context), room - len(tail)
+    both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
+    told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_SHORT_NAME, left))
+    return Content.assemble((told, "bold"), tail)
+
+
+def _stage(context: Context) -> str:
+    state = context.state
+    if state.finished:
+        return context.busy_with or "Done"
+    if state.is_loading and not state.running:
+        return "Loading the model"
+    told = STAGES.get(state.stage, state.stage)
+    return told[:1].upper() + told[1:]
+
+
+def _seconds(context: Context) -> Content:
+    spent_s, expected_s = int(context.clock() - context.trial_began_at), context.state.expected_s
+    if expected_s is None:
+        return Content.styled(f"  {spent_s} s", DIM)
+    expected = f"{max(1, round(expected_s))} s" if expected_s < _MINUTES else format_seconds(expected_s)
+    if spent_s > _LATE * expected_s + 1:
+        return Content.styled(f"  {spent_s} s, expected {expected}", "$warning")
+    return Content.styled(f"  {spent_s} of about {expected}", DIM)
+
+
+def left_text(context: Context, *, working: bool, wide: bool) -> Content:
+    """The session's time left; empty where nobody knows, or for one trial after the session."""
+    state = context.state
+    if not working or (state.finished is not None and not (state.running and state.left_s)):
+        return Content("")
+    drawn = round(state.progress * _METER)
+    meter = Content.assemble(("━" * drawn, "$primary"), ("━" * (_METER - drawn), "$foreground 15%"))
+    minutes, seconds = divmod(round(context.left_s), 60)
+    return Content(" ").join([*([meter] if wide else []), Content.styled(f"{minutes}:{seconds:02d} left", "bold")])
+
+
+# --- keys ----------------------------------------------------------------------------------------------------------
+
+# Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
+_FIRST = [f"session.{name}" for name in ("continue", "skip", "stop", "pause", "go_on", "wait", "untried")]
+_LATER = ("table.sort", "session.minute")
+_LAST = ("app.help", "app.quit")
+# Characters that a text field takes, by the names of keys from which Textual does not know them.
+_WRITTEN = {"plus": "+"}
+
+
+class KeyFooter(Widget):
+    """The keys that do something now, as many as fit, those that steer the session first; each can be clicked."""
+
+    ALLOW_SELECT = False
+    auto_links = False  # they have colours of their own
+
+    keys: reactive[tuple[Binding, ...]] = reactive(())
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
+
+    def _bindings_changed(self, screen: Screen[object]) -> None:
+        """Look the keys up after all changes of a moment: a switch between views reports several."""
+        if self.is_attached and screen is self.screen:
+            self.call_later(self._look_up)
+
+    def _look_up(self) -> None:
+        focused, found = self.screen.focused, dict[str, Binding]()
+        for _, binding, enabled, _ in self.screen.active_bindings.values():
+            typed = focused is not None and focused.check_consume_key(binding.key, _WRITTEN.get(binding.key))
+            if enabled and binding.show and not typed:
+                found.setdefault(binding.action, binding)
+        self.keys = tuple(sorted(found.values(), key=_place))
+
+    def render(self) -> Content:
+        palette = self.screen.active_bindings.get(self.app.COMMAND_PALETTE_BINDING)
+        end = Content.styled("▏", "$foreground 20%") + self._text(palette.binding) if palette else Content("")
+        last = [self._text(binding) for binding in self.keys if binding.id in _LAST]
+        room, shown = self.size.width - sum(map(len, [*last, end])), Content("")
+        for text in (self._text(binding) for binding in self.keys if binding.id not in _LAST):
+            if len(shown) + len(text) > room:
+                break
+            shown += text
+        return spread(Content("").join([shown, *last]), end, self.size.width)
+
+    def _text(self, binding: Binding) -> Content:
+        shown = f" {self.app.get_key_display(binding)} "
+        text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
+        return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))
+
+
+def _place(binding: Binding) -> int:
+    if binding.id in _FIRST:
+        return _FIRST.index(binding.id)
+    return len(_FIRST) + (binding.id in _LATER) + 2 * (binding.id in _LAST)
