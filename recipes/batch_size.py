@@ -44,7 +44,6 @@ class BatchSize(LoaderRecipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
     phases = frozenset[Phase]()
     ladder = True
-    codes = {0: "# the batch size stays as it is\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload

@@ -30,7 +30,6 @@ class PadDims(Recipe):
     values = WholeNumbers(1, such_as=(1, 2, 8, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    codes = {1: "# linear layers keep their sizes\n"}
     calls = (("padding", "pad_outputs(model, {value})"),)
     excludes = {
         "precision.quantize": "quantized layers have their own kernels, which take no padding",

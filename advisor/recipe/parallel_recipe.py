@@ -4,11 +4,10 @@ from typing import ClassVar
 
 from advisor.figures.formatting import format_bytes
 from advisor.recipe.contract import TRAINING, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Proposal, Skip, Value, Values
+from advisor.records import Bottleneck, Facts, Value, Values
 
 STRATEGY = "parallel.strategy"
 SINGLE = "single"
-ONE_GPU = Skip("it is about several GPUs: measure on them with --gpus N")
 PARALLEL = "parallel."
 # Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
 _FITS_EASILY = 0.25
@@ -36,14 +35,7 @@ class ParallelRecipe(Recipe):
         super().__init_subclass__()
         if "key" in vars(cls):
             cls.plan_field = cls.key.removeprefix(PARALLEL)
-            cls.shown = vars(cls).get("shown", _CODE.replace("FIELD", cls.plan_field))
-
-    def values_for(self, facts: Facts) -> Proposal:
-        """The values to try in a session on several GPUs: all but the default, unless it is overridden."""
-        return super().candidates(facts)
-
-    def candidates(self, facts: Facts) -> Proposal:
-        return self.values_for(facts) if facts.gpus > 1 else ONE_GPU
+            cls.shown = cls.shown or ("" if cls.codes else _CODE.replace("FIELD", cls.plan_field))
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         strategy = settings.get(STRATEGY)

@@ -82,7 +82,7 @@ def test_candidates_are_values_or_a_reason(recipe):
 def test_what_is_on_already_is_measured_off(recipe):
     for name, facts in facts_for(recipe).items():
         for value in recipe.values:
-            present = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
+            present = replace(facts, gpus=2, workload=replace(facts.workload, current={recipe.key: value}))
             candidates = CATALOG.propose(present, only=[recipe.id]).candidates
             off = [candidate for candidate in candidates if candidate.already_on]
             expected = Candidate(recipe.id, recipe.key, recipe.default, already_on=True)
