@@ -331,7 +331,7 @@ def main(address: str) -> None:
     # They may follow from another rank's end. Gloo's have no class: they name its source file.
     if any(isinstance(one, DistError) or (isinstance(one, RuntimeError) and "gloo/" in str(one)) for one in errors):
         time.sleep(_OTHER_FIRST_S)
-    channel.send(records.Finished(result))
+    channel.send(result)
     if failure is not None:
         raise failure
     os._exit(0)  # user code may have left threads, and NCCL need not say goodbye
