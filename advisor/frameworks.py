@@ -38,6 +38,8 @@ def divide(settings: Mapping[str, Value], device_type: str, done: Mapping[str, o
 
     ``done`` are the values that the framework has already been told, or that the caller takes care of.
     """
+    if settings.get("compile.scope") == "with_loss":  # a trainer, or its model, computes the loss
+        settings = {**settings, "compile.scope": "model"}
     on_objects: dict[str, Value] = {}
     elsewhere: list[str] = []
     for recipe, value in load_catalog().in_order(Settings(settings)):

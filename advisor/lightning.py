@@ -64,9 +64,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             Tuning(compiled).prepare(part)
 
     def _divided(self, trainer: Any) -> Division:
-        settings, plugin = dict(self.tuning.settings), str(trainer.precision)
-        if settings.get("compile.scope") == "with_loss":  # the loss is computed in training_step
-            settings["compile.scope"] = "model"
+        plugin = str(trainer.precision)
         of_ddp: dict[str, object] | None = getattr(trainer.strategy, "_ddp_kwargs", None)
         done: dict[str, object] = {
             "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
@@ -76,7 +74,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             **({} if of_ddp is None else {f"parallel.{name}": value for name, value in of_ddp.items()}),
             **({} if of_ddp is None else {"parallel.strategy": "ddp"}),
         }
-        return divide(settings, trainer.strategy.root_device.type, done)
+        return divide(self.tuning.settings, trainer.strategy.root_device.type, done)
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

@@ -1,8 +1,7 @@
-"""Models to compile or to trace, and the two ways in which a recipe changes one."""
+"""Models to compile or to trace, with settings applied."""
 
 import copy
 
-import pytest
 import torch
 from proposals import CATALOG
 from torch import nn
@@ -58,18 +57,8 @@ def applied(model, settings, mode=Mode.TRAIN, **options):
     return components
 
 
-def by_apply(recipe_id, value, model, mode=Mode.TRAIN):
-    return applied(model, {CATALOG[recipe_id].key: value}, mode).model
-
-
-def by_code(recipe_id, value, model, mode=Mode.TRAIN):
-    model.train(mode is Mode.TRAIN)
-    namespace = {"torch": torch, "model": model, "device": torch.device("cpu")}
-    exec(CATALOG[recipe_id].code(value), namespace)
-    return namespace["model"]
-
-
-both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
+def by_apply(recipe_id, value, model):
+    return applied(model, {CATALOG[recipe_id].key: value}, Mode.TRAIN if model.training else Mode.INFER).model
 
 
 def twin(make):

@@ -37,7 +37,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
-from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.records.trials import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients

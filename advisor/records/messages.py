@@ -55,6 +55,14 @@ class ForkEnded:
     exitcode: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class RankJoined:
+    """A rank's first message to the process that launched it."""
+
+    rank: int
+    pid: int
+
+
 # A profile comes after the instrumented pass, a block once it is timed; the result is the trial's last message.
 TrialMessage = Activity | Inspected | Profile | Ready | Block | TrialResult
 

@@ -11,7 +11,6 @@ from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profi
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
 
-from advisor.recipe import HEADINGS, card, section_of
 from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics
 
@@ -45,14 +44,6 @@ def facts_for(recipe):
 def test_the_sessions_here_ask_every_recipe():
     assert not CATALOG.problems
     assert [recipe.id for recipe in CATALOG if not facts_for(recipe)] == []
-
-
-@every_recipe
-def test_a_card_has_every_heading_and_fits_the_screen(recipe):
-    for heading in HEADINGS:
-        assert len(section_of(card(recipe), heading)) > 20, heading
-    assert recipe.title
-    assert not recipe.title.endswith(".")
 
 
 @every_recipe

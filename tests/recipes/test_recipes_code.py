@@ -6,12 +6,10 @@ from exported_module import plain_losses
 from process_state import process_state, state_put_back
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
-from test_recipes_kept_promises import Net
+from test_recipes_kept_promises import components as promised
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.recipe.plan import StepPlan
+from advisor.recipe import Recipe, Stage
 from advisor.records import Mode
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
@@ -26,13 +24,7 @@ OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "large_batch_optimizer", "
 
 
 def workload_for(recipe):
-    torch.manual_seed(0)
-    mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
-    model = Net().train(mode is Mode.TRAIN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
-    data = TensorDataset(torch.randn(16, 3, 8, 8), torch.arange(16) % 4)
-    loader = DataLoader(data, batch_size=4, num_workers=1)
-    return Components(model, optimizer, loader, StepPlan(mode=mode, device="cpu"), batch_size=4)
+    return promised(mode_for(recipe), adam=True)
 
 
 def described(model, optimizer):
