@@ -23,8 +23,7 @@ from types import ModuleType
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
 from advisor.machine.toolchain import cannot_compile
-from advisor.recipe import HEADINGS, Recipe, Stage, card, section_of
-from advisor.recipe.parallel_recipe import PARALLEL
+from advisor.recipe import HEADINGS, PARALLEL, Recipe, Stage, card, section_of
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of

@@ -11,7 +11,7 @@ from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profi
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
 
-from advisor.recipe.parallel_recipe import PARALLEL
+from advisor.recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics
 
 RECIPES = list(CATALOG)

@@ -1,14 +1,26 @@
-"""Common parts of recipes for a DataLoader."""
+"""Bases of recipes for a DataLoader, and of those for several GPUs."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from advisor.errors import RefusedError
-from advisor.inlined.code import names_in
-from advisor.recipe import Components, Recipe, Stage, code_of
+from advisor.figures.formatting import format_bytes
+from advisor.inlined.code import code_of, names_in
+from advisor.recipe.contract import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value, Values
 
 NO_LOADER = "the data does not come from a DataLoader"
+STRATEGY = "parallel.strategy"
+SINGLE = "single"
+PARALLEL = "parallel."
+# Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
+_FITS_EASILY = 0.25
+_CODE = """\
+# under torchrun, after torch.distributed.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(
+    model, device_ids=[device.index], FIELD={value}
+)
+"""
 
 
 class Expression(str):
@@ -81,3 +93,40 @@ class LoaderRecipe(Recipe):
         if self.without_workers and value != self.default and settings.get("data.num_workers") == 0:
             return f"{self.key} is about workers, and data.num_workers is 0"
         return super().conflict(value, settings)
+
+
+class ParallelRecipe(Recipe):
+    """A recipe whose value goes into the plan's field of the same name, which ``step/spread.py`` obeys.
+
+    Its code is the model in DistributedDataParallel with the value as an argument, unless it says another.
+    ``strategies``: those under which the setting has an effect.
+    """
+
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.COMMUNICATION})
+    stage = Stage.STEP
+    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "key" in vars(cls):
+            cls.plan_field = cls.key.removeprefix(PARALLEL)
+            cls.shown = cls.shown or ("" if cls.codes else _CODE.replace("FIELD", cls.plan_field))
+
+    def conflict(self, value: Value, settings: Values) -> str | None:
+        strategy = settings.get(STRATEGY)
+        if value == self.default or strategy is None or strategy in self.strategies:
+            return None
+        return f"{self.key} belongs to {' or '.join(sorted(self.strategies))}, and {STRATEGY} is {strategy}"
+
+
+def why_not_sharded(facts: Facts) -> str:
+    """The reason not to try sharding, with the calculation; empty if sharding is worth a trial."""
+    memory, optimizer = facts.workload.device_memory_bytes, facts.workload.optimizer
+    needed = 2 * facts.workload.parameter_bytes + (optimizer.state_bytes if optimizer else 0)
+    if not memory or needed >= _FITS_EASILY * memory:
+        return ""
+    return (
+        f"parameters, gradients and optimizer state take {format_bytes(needed)} of {format_bytes(memory)} on each GPU, "
+        "so there is nothing to gain by dividing them"
+    )
