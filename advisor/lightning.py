@@ -8,6 +8,7 @@ from torch import nn
 
 from advisor.frameworks import Division, divide
 from advisor.records import Value
+from advisor.step.optimizer import UNSCALES
 from advisor.step.tuning import Tuning
 
 try:
@@ -16,7 +17,6 @@ except ImportError:
     import pytorch_lightning as framework
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
-_UNSCALES = "_step_supports_amp_scaling"
 
 
 class TunedCallback(framework.Callback):  # type: ignore[misc]
@@ -59,7 +59,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         if str(trainer.precision).endswith("-mixed"):
             # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
             for optimizer in trainer.optimizers:
-                vars(optimizer).pop(_UNSCALES, None)
+                vars(optimizer).pop(UNSCALES, None)
         for part in _parts_that_are_called(pl_module) if compiled else []:
             Tuning(compiled).prepare(part)
 

@@ -45,14 +45,14 @@ def sequential_blocks():
     return Layers(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
 
 
-def parts(model, mode=Mode.TRAIN, data=None, optimizer="SGD", **plan):
+def parts(model, mode=Mode.TRAIN):
     model.train(mode is Mode.TRAIN)
-    made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.05) if mode is Mode.TRAIN else None
-    return Components(model, made, data, StepPlan(mode=mode, device="cpu", **plan))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05) if mode is Mode.TRAIN else None
+    return Components(model, optimizer, None, StepPlan(mode=mode, device="cpu"))
 
 
-def applied(model, settings, mode=Mode.TRAIN, **options):
-    components = parts(model, mode, **options)
+def applied(model, settings, mode=Mode.TRAIN):
+    components = parts(model, mode)
     apply_settings(CATALOG, components, settings)
     return components
 
@@ -77,14 +77,3 @@ def gradients_of(model, inputs, seed=0):
 
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-
-
-def losses_of(step, count=6, lr=None):
-    generator = torch.Generator().manual_seed(4)
-    losses = []
-    for index in range(count):
-        if lr is not None:
-            lr(index)
-        batch = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
-        losses.append(step(batch).item())
-    return losses

@@ -15,6 +15,7 @@ from advisor.recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics
 
 RECIPES = list(CATALOG)
+PAIRS = [(recipe, value) for recipe in RECIPES for value in recipe.values]
 FACTS = {
     "GPU training, loader": gpu_facts(loader=loader_facts(), profile=profile_facts()),
     "GPU training, AdamW, linear": gpu_facts(loader=loader_facts(), optimizer=adamw_facts(), families=LINEAR),
@@ -25,11 +26,6 @@ FACTS = {
     "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}),
 }
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
-
-
-def each_value():
-    pairs = [(recipe, value) for recipe in RECIPES for value in recipe.values]
-    return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
 
 
 def facts_for(recipe):
@@ -106,7 +102,7 @@ def test_proposing_imports_no_torch():
 
 
 @pytest.mark.gpu
-@each_value()
+@pytest.mark.parametrize(("recipe", "value"), PAIRS, ids=[f"{recipe.id}={value}" for recipe, value in PAIRS])
 @pytest.mark.usefixtures("flags_kept")
 def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:

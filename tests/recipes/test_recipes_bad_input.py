@@ -243,15 +243,8 @@ def plain(text: str) -> bool:
 TRAINED_ONLY = (
     *("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled"),
 )
-each_workload = pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        pytest.param(name, mode, id=f"{name}-{mode}")
-        for name in WORKLOADS
-        for mode in Mode
-        if mode is Mode.TRAIN or name not in TRAINED_ONLY
-    ],
-)
+CASES = [(name, mode) for name in WORKLOADS for mode in Mode if mode is Mode.TRAIN or name not in TRAINED_ONLY]
+each_workload = pytest.mark.parametrize(("name", "mode"), CASES)
 
 
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:
