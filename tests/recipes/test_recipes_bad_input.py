@@ -240,9 +240,7 @@ def plain(text: str) -> bool:
 
 
 # What is awkward about these are their batches, which inference gets as training does.
-TRAINED_ONLY = (
-    *("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled"),
-)
+TRAINED_ONLY = ("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled")
 CASES = [(name, mode) for name in WORKLOADS for mode in Mode if mode is Mode.TRAIN or name not in TRAINED_ONLY]
 each_workload = pytest.mark.parametrize(("name", "mode"), CASES)
 

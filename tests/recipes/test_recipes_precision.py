@@ -117,8 +117,6 @@ def test_sizes_of_linear_layers_are_facts():
 # --- float8 and integers ---------------------------------------------------------------------------------------
 
 LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
-
-
 OPTIONAL = {"float8": gpu_facts(linear_shapes=LARGE), "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE)}
 
 
