@@ -126,10 +126,6 @@ def exported_step(settings, model):
     return module.train_step(model, optimizer, nn.functional.mse_loss)
 
 
-def updates_of(model):
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
 @pytest.mark.parametrize("make_step", [tuned_step, exported_step])
 @pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
 def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_grad):
@@ -138,7 +134,7 @@ def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_gr
     step = make_step({"step.accumulate": 2, "step.zero_grad": zero_grad}, model)
     data = batches()
     for first, second in zip(data[::2], data[1::2], strict=True):
-        before = updates_of(model)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
         loss = step(first)
         torch.testing.assert_close(loss, nn.functional.mse_loss(model(first[0]), first[1]).detach())
         assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
