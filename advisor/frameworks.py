@@ -12,8 +12,6 @@ from advisor.records import Mode, Value
 
 # Stages whose settings are done when the objects are prepared; the others are about the loop or its loader.
 _ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
-# Of these a part is left to the step: batches that take the weights' type.
-_NEED_THE_STEP = frozenset({"precision.weights"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,15 @@ def divide(settings: Mapping[str, Value], device_type: str, done: Mapping[str, o
 
     ``done`` are the values that the framework has already been told, or that the caller takes care of.
     """
+    if settings.get("compile.scope") == "with_loss":  # a trainer, or its model, computes the loss
+        settings = {**settings, "compile.scope": "model"}
     on_objects: dict[str, Value] = {}
     elsewhere: list[str] = []
     for recipe, value in load_catalog().in_order(Settings(settings)):
         if Mode.TRAIN not in recipe.modes or device_type not in recipe.devices:
             continue
-        if recipe.stage in _ON_OBJECTS and recipe.key not in _NEED_THE_STEP:
+        # A part of precision.weights is left to the step: batches that take the weights' type.
+        if recipe.stage in _ON_OBJECTS and recipe.key != "precision.weights":
             on_objects[recipe.key] = value
             if recipe.key == "compile.mode" and value in MODES_WITH_GRAPHS:
                 # Their graphs own the gradients until the next step, which a loop has to mark: compiled without them.

@@ -8,6 +8,7 @@ from torch import nn
 
 from advisor.frameworks import Division, divide
 from advisor.records import Value
+from advisor.step.optimizer import UNSCALES
 from advisor.step.tuning import Tuning
 
 try:
@@ -16,7 +17,6 @@ except ImportError:
     import pytorch_lightning as framework
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
-_UNSCALES = "_step_supports_amp_scaling"
 
 
 class TunedCallback(framework.Callback):  # type: ignore[misc]
@@ -59,14 +59,12 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         if str(trainer.precision).endswith("-mixed"):
             # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
             for optimizer in trainer.optimizers:
-                vars(optimizer).pop(_UNSCALES, None)
+                vars(optimizer).pop(UNSCALES, None)
         for part in _parts_that_are_called(pl_module) if compiled else []:
             Tuning(compiled).prepare(part)
 
     def _divided(self, trainer: Any) -> Division:
-        settings, plugin = dict(self.tuning.settings), str(trainer.precision)
-        if settings.get("compile.scope") == "with_loss":  # the loss is computed in training_step
-            settings["compile.scope"] = "model"
+        plugin = str(trainer.precision)
         of_ddp: dict[str, object] | None = getattr(trainer.strategy, "_ddp_kwargs", None)
         done: dict[str, object] = {
             "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
@@ -76,7 +74,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             **({} if of_ddp is None else {f"parallel.{name}": value for name, value in of_ddp.items()}),
             **({} if of_ddp is None else {"parallel.strategy": "ddp"}),
         }
-        return divide(settings, trainer.strategy.root_device.type, done)
+        return divide(self.tuning.settings, trainer.strategy.root_device.type, done)
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

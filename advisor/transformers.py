@@ -7,7 +7,6 @@ from transformers import TrainerCallback
 
 from advisor.frameworks import divide
 from advisor.recipe.settings import Settings
-from advisor.records import Value
 from advisor.step.tuning import Tuning
 
 # By setting, the name of the argument that takes its value.
@@ -51,11 +50,9 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Prepare the model and the optimizer, which exist by now and have the state of a checkpoint."""
-        settings: dict[str, Value] = dict(self.tuning.settings)
-        if settings.get("compile.scope") == "with_loss":  # the model computes its own loss
-            settings["compile.scope"] = "model"
+        settings = self.tuning.settings
         if args.torch_compile:  # the Trainer has compiled it
-            settings = {key: value for key, value in settings.items() if not key.startswith("compile.")}
+            settings = settings.filtered(lambda key: not key.startswith("compile."))
         division = divide(settings, args.device.type, _done(args))
         division.warn(type(self).__name__)
         Tuning(division.objects).prepare(kwargs["model"], kwargs["optimizer"])

@@ -36,7 +36,6 @@ class AttentionMask(LoaderRecipe):
     module = "masks"
     order = 1  # after pad_batches, which knows the parts of a batch by their places
     keeps_code = False  # other kernels are called
-    codes = {"kept": "# batches keep their masks\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader

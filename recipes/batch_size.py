@@ -25,10 +25,10 @@ Algorithms, 2022. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient trainin
 
 import math
 
+from advisor.figures.sweep import USABLE_MEMORY
 from advisor.recipe import Components, LoaderRecipe, WholeNumbers, is_host_bound
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value, Values
 
-_USABLE_MEMORY = 0.9
 # Largest expected speed-up, a factor; measured on a small network from 32 to 2,048 samples (tests/gpu/RESULTS.md).
 _MOST_GAINED = 4.8
 # Bytes kept for each operation of a training step. A step keeps about 12 bytes per output of a layer, whose forward
@@ -44,7 +44,6 @@ class BatchSize(LoaderRecipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
     phases = frozenset[Phase]()
     ladder = True
-    codes = {0: "# the batch size stays as it is\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         workload = facts.workload
@@ -57,7 +56,7 @@ class BatchSize(LoaderRecipe):
             return Skip(f"the dataset is smaller than two batches of {present}")
         # The CPU has a limit too: a batch that is too large ends more than the trial.
         memory = workload.device_memory_bytes or facts.hardware.host.memory_available_bytes or math.inf
-        fitting = [size for size in filled if _estimated_bytes(facts, size) < _USABLE_MEMORY * memory]
+        fitting = [size for size in filled if _estimated_bytes(facts, size) < USABLE_MEMORY * memory]
         return list(fitting) or Skip(f"a batch of {filled[0]} is estimated not to fit in the device's memory")
 
     def gain_for(self, facts: Facts, value: Value) -> float:

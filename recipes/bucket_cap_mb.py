@@ -25,7 +25,7 @@ class BucketCapMb(ParallelRecipe):
     values = (25, 50, 100, 200)
     gain = 1.01
 
-    def values_for(self, facts: Facts) -> Proposal:
+    def candidates(self, facts: Facts) -> Proposal:
         gradients_mib = facts.workload.parameter_bytes / 2**20
         sizes = [value for value, before in zip((50, 100, 200), (25, 50, 100), strict=True) if gradients_mib > before]
         return sizes or Skip(f"all gradients ({gradients_mib:.0f} MiB) fit into one bucket of 25 MiB")

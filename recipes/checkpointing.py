@@ -42,7 +42,6 @@ class Checkpointing(Recipe):
     order = 10  # applied last: it wraps blocks that other recipes have changed
     gain = 0.85  # tests/gpu/RESULTS.md: blocks, computed twice, 0.39x to 0.80x; a compiler chooses the cheapest
     gains = {"blocks": 0.7}
-    codes = {"none": "# activations are kept for the backward pass\n"}
     here = {
         "blocks": "The model repeats {workload.repeated_blocks[0][0]} {workload.repeated_blocks[0][1]} times; of each, "
         "only the inputs have to be kept."

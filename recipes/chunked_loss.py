@@ -37,7 +37,6 @@ class ChunkedLoss(Recipe):
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
     saves_memory = True
     imported = "from advisor.inlined.chunked_loss import chunk_loss\n\nchunk_loss(model)\n"
-    codes = {False: "# the last layer computes all scores\n"}
     calls = (("chunked_loss", "chunk_loss(model)"),)
     conflicts = (
         (True, "parallel.strategy", "fully_shard", "the loss needs the whole last layer, and fully_shard has freed it"),

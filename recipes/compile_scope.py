@@ -50,7 +50,7 @@ class CompileScope(Recipe):
     gains = {"with_loss": 1.05, "regional": 0.97, "pointwise": 0.85}
     # On H200s' hosts about 30 s of T5-small's 50, and more than 20 of a small Whisper's 28.
     costs = {"regional": 0.6, "pointwise": 0.5}
-    codes = {"model": "# torch.compile takes the whole model\n", "regional": _REGIONAL, "with_loss": _WITH_LOSS}
+    codes = {"regional": _REGIONAL, "with_loss": _WITH_LOSS}
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.takes_arguments_only:

@@ -30,7 +30,6 @@ class ConvBias(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     usual = frozenset({False})
     order = -20  # before layers change their type, and before folding puts a bias back
-    codes = {True: "# convolutions keep their biases\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("conv_bias", "remove_conv_biases(model, pairs)"))
     here = {False: "Convolutions whose bias the norm after them removes: {workload.biased_conv_norm_pairs}."}
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere

@@ -42,7 +42,7 @@ class CpuFreeze(Recipe):
         (True, "infer.grad", "grad", "parameters can be frozen only where no gradient is recorded: use no_grad"),
         (True, "compile.scope", "regional", "frozen parameters make the code of each block different"),
     )
-    codes = {True: _CODE, False: "# parameters stay parameters\n"}
+    codes = {True: _CODE}
 
     def candidates(self, facts: Facts) -> Proposal:
         nothing = "the step computes no convolution or linear layer whose weights could be packed"

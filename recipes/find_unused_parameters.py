@@ -22,5 +22,5 @@ from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip
 class FindUnusedParameters(ParallelRecipe):
     key = "parallel.find_unused_parameters"
 
-    def values_for(self, facts: Facts) -> Proposal:
+    def candidates(self, facts: Facts) -> Proposal:
         return Skip("it is off already, and only a model with unused parameters needs it")

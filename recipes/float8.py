@@ -57,12 +57,10 @@ class Float8(Recipe):
     stage = Stage.MODEL
     order = 1
     roundings = {"tensorwise": 2.0**-4, "rowwise": 2.0**-4}
+    values = ("none", *_GRANULARITY)
     codes = {
-        "none": "# the linear layers keep their type\n",
-        **{
-            value: _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=granularity)
-            for value, granularity in _GRANULARITY.items()
-        },
+        value: _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=granularity)
+        for value, granularity in _GRANULARITY.items()
     }
     package = "torchao"
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})

@@ -30,7 +30,6 @@ class FoldNorm(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     usual = frozenset({True})
     order = -10  # while the weights still have their precision
-    codes = {False: "# batch norms stay as they are\n"}
     calls = (("pairs", "pairs = layers_in_a_row(model)"), ("fold_norm", "fold_batch_norms(model, pairs)"))
     conflicts = ((True, "model.conv_bias_before_norm", False, "folding a norm gives its convolution a bias again"),)
     here = {True: "Batch norms that can be folded into the layer before: {workload.conv_norm_pairs}."}

@@ -20,7 +20,7 @@ References:
 PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, little_time_in
+from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip
 
 _CODE = """\
 def copied_ahead(loader):
@@ -51,9 +51,7 @@ class GpuPrefetch(Recipe):
     gain = 1.05
     # Copy and step overlap: 1.42x if both take as long, 0.73x if the copy is all (tests/gpu/RESULTS.md).
     saves = {Phase.HOST_TO_DEVICE: 1.0}
-    codes = {True: _CODE, False: "# each batch is copied when its step begins\n"}
+    codes = {True: _CODE}
 
     def candidates(self, facts: Facts) -> Proposal:
-        if facts.workload.loader is None:
-            return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
-        return little_time_in(facts, self.phases) or [True]
+        return [True] if facts.workload.loader else Skip(f"{NO_LOADER}: one batch stays on the GPU")

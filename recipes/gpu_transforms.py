@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import CUDA, Components, LoaderRecipe, little_time_in
+from advisor.recipe import CUDA, Components, LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 _CODE = """\
@@ -44,16 +44,14 @@ class GpuTransforms(LoaderRecipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     usual = frozenset({True})
-    codes = {True: _CODE, False: "# the dataset runs its transforms, sample by sample\n"}
+    codes = {True: _CODE}
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     gain = 1.3
     saves = {Phase.DATA_WAIT: 0.5}  # tests/gpu/RESULTS.md: 1.71x alone and 2.14x in a stack of JPEG images
     here = {True: "The dataset's transforms from {workload.loader.movable_transforms[0]} on can be moved."}
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if not loader.movable_transforms:
-            return Skip(_NONE)
-        return little_time_in(facts, self.phases) or [True]
+        return [True] if loader.movable_transforms else Skip(_NONE)
 
     def options(self, value: Value) -> dict[str, Any]:
         return {}  # the step applies the transforms too: it is more than arguments

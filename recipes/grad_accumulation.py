@@ -19,11 +19,8 @@ References:
 Hugging Face, Efficient training on a single GPU, gradient accumulation. Goyal et al., Large Minibatch SGD, 2017.
 """
 
-from advisor.figures.formatting import format_percent
 from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers
-from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value, Values
-
-_LEAST_SHARE = 0.02
+from advisor.records import Bottleneck, Facts, Phase, Proposal, Value, Values
 
 
 class GradAccumulation(Recipe):
@@ -47,13 +44,7 @@ optimizer.step()
 """
 
     def candidates(self, facts: Facts) -> Proposal:
-        shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) if facts.profile else 1.0
-        if shared >= _LEAST_SHARE:
-            return [2, 4, 8]
-        return Skip(
-            f"the optimizer and clearing the gradients take {format_percent(shared, digits=1)} of the step, so sharing "
-            "them among batches gains nothing; it is worth its price only for a batch that would not fit into memory"
-        )
+        return [2, 4, 8]
 
     def conflict(self, value: Value, settings: Values) -> str | None:
         mode = settings.get("compile.mode")

@@ -35,7 +35,6 @@ class HostAllocator(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     stage = Stage.ENVIRONMENT
     gain = 1.1  # tests/gpu/RESULTS.md: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
-    codes = {"malloc": "# the C library's malloc\n"}
 
     def candidates(self, facts: Facts) -> Proposal:
         found = [value for value in _LIBRARIES if shared_library(*_LIBRARIES[value])]

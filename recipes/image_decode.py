@@ -27,7 +27,7 @@ torchvision documentation, Decoding images; Transforming images, Performance con
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.recipe import Expression, LoaderRecipe, gain_from, little_time_in
+from advisor.recipe import Expression, LoaderRecipe, gain_from
 from advisor.records import Facts, LoaderFacts, Numerics, Phase, Proposal, Skip, Value
 
 
@@ -39,12 +39,9 @@ class ImageDecode(LoaderRecipe):
     order = 1  # after gpu_transforms, which takes the last transforms as their owner wrote them
     imported = "from advisor.inlined.decoding import decoded"
     module = "decoding"
-    codes = {"pillow": "# image files are read by the dataset's loader\n"}
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if loader.decoding_problem:
-            return Skip(loader.decoding_problem)
-        return little_time_in(facts, self.phases) or ["torchvision", "reduced"]
+        return Skip(loader.decoding_problem) if loader.decoding_problem else super().values_for(loader, facts)
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         saved = 0.5 if value == "reduced" else 0.3  # of the time of reading a sample: tests/gpu/RESULTS.md

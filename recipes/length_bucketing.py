@@ -24,15 +24,16 @@ class LengthBucketing(ParallelRecipe):
     key = "parallel.length_bucketing"
     strategies = frozenset({"ddp", "fully_shard"})
     gain = 1.1
-    codes = {False: "# batches are drawn as the loader draws them\n"}
-    shown = """\
+    codes = {
+        True: """\
 # with lengths[i], the length of sample i
 order = sorted(range(len(lengths)), key=lengths.__getitem__)
 batches = [order[start : start + loader.batch_size] for start in range(0, len(order), loader.batch_size)]
 batches = [batches[place] for place in torch.randperm(len(batches)).tolist()]
 """
+    }
 
-    def values_for(self, facts: Facts) -> Proposal:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.workload.loader is None:
             return Skip(NO_LOADER)
         if not facts.workload.varying_shapes:

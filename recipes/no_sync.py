@@ -24,13 +24,14 @@ class NoSync(ParallelRecipe):
     key = "parallel.no_sync"
     strategies = frozenset({"ddp", "fully_shard"})
     gain = 1.05
-    codes = {False: "# every batch exchanges its gradients\n"}
-    shown = """\
+    codes = {
+        True: """\
 with model.no_sync():  # for all batches of an update but the last
     loss_fn(model(inputs.to(device)), targets.to(device)).backward()
 """
+    }
 
-    def values_for(self, facts: Facts) -> Proposal:
+    def candidates(self, facts: Facts) -> Proposal:
         if facts.current("step.accumulate", 1) == 1:
             return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
         return [True]

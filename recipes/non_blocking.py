@@ -18,7 +18,7 @@ References:
 PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
 """
 
-from advisor.recipe import CUDA, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value
+from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value
 
 
 class NonBlocking(Recipe):
@@ -32,7 +32,7 @@ class NonBlocking(Recipe):
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
         if loader is None:
-            return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
+            return Skip(f"{NO_LOADER}: one batch stays on the GPU")
         if not loader.pin_memory:
             return Skip("the loader does not pin its memory, so copies block anyway; pin_memory tries both together")
         return [True]

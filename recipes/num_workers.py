@@ -23,7 +23,7 @@ PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDI
 
 import math
 
-from advisor.recipe import LoaderRecipe, WholeNumbers, gain_from, little_time_in
+from advisor.recipe import LoaderRecipe, WholeNumbers, gain_from
 from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Largest factor by which a session makes the rest of a step faster: 3 to 30 with many small layers on an H200.
@@ -44,7 +44,7 @@ class NumWorkers(LoaderRecipe):
             return Skip(loader.workers_problem)
         if loader.iterable_dataset and not loader.divides_samples:
             more = Skip("every worker would yield all samples: shard the dataset by get_worker_info()")
-            return more if loader.num_workers else little_time_in(facts, self.phases) or [1]
+            return more if loader.num_workers else [1]
         if loader.num_workers:
             return _ladder(facts.hardware.host.usable_cores)
         enough, profile = math.inf, facts.profile
@@ -57,7 +57,7 @@ class NumWorkers(LoaderRecipe):
         values = _ladder(int(min(enough, facts.hardware.host.usable_cores)))
         # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
         # the samples of an iterable dataset in their order.
-        return little_time_in(facts, self.phases) or (values if loader.iterable_dataset else values[::-1])
+        return values if loader.iterable_dataset else values[::-1]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.errors import RefusedError
-from advisor.recipe import Components, Expression, LoaderRecipe, little_time_in
+from advisor.recipe import Components, Expression, LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Settings of workers, and of copies from the host.
@@ -44,16 +44,13 @@ class OnDevice(LoaderRecipe):
     imported = "from advisor.inlined.on_device import collated, kept_on_device"
     module = "on_device"
     excludes = {key: f"data.on_device leaves {key} nothing to do" for key in _OF_OTHERS}
-    codes = {False: "# the dataset is read sample by sample\n"}
     order = -1  # it looks at the dataset as its owner made it
     gain = 1.2
     # Of the time of reading and copying samples, read at once: at least half for large ones, almost all for small ones.
     saves = {Phase.DATA_WAIT: 0.7, Phase.HOST_TO_DEVICE: 0.7}
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if loader.on_device_problem:
-            return Skip(loader.on_device_problem)
-        return little_time_in(facts, self.phases) or [True]
+        return Skip(loader.on_device_problem) if loader.on_device_problem else [True]
 
     def options(self, value: Value) -> Mapping[str, Any]:
         if not value:

@@ -30,7 +30,6 @@ class PadDims(Recipe):
     values = WholeNumbers(1, such_as=(1, 2, 8, 64))
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    codes = {1: "# linear layers keep their sizes\n"}
     calls = (("padding", "pad_outputs(model, {value})"),)
     excludes = {
         "precision.quantize": "quantized layers have their own kernels, which take no padding",
@@ -49,9 +48,8 @@ class PadDims(Recipe):
         return 1.06 if fast and any(widest > 2**12 for *_, widest in facts.workload.paddable_outputs) else 1.0
 
     def why(self, facts: Facts, value: Value) -> str:
-        found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}
-        if value not in found:
-            return super().why(facts, value)
-        layers, widest = found[int(value)]
-        which = "One linear layer is" if layers == 1 else f"{layers} linear layers are"
-        return f"{which} off the multiple of {value}; the widest has {widest:,} outputs."
+        for multiple, layers, widest in facts.workload.paddable_outputs:
+            if multiple == value:
+                which = "One linear layer is" if layers == 1 else f"{layers} linear layers are"
+                return f"{which} off the multiple of {value}; the widest has {widest:,} outputs."
+        return super().why(facts, value)

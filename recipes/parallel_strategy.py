@@ -20,7 +20,7 @@ References:
 PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
-from advisor.recipe import ONE_GPU, TRAINING, Recipe, why_not_sharded
+from advisor.recipe import TRAINING, Recipe, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
 # Speed-up as a share of the number of GPUs, to order the trials: medians on two H200s, tests/gpu/RESULTS.md.
@@ -57,8 +57,6 @@ fully_shard(model)
     )
 
     def candidates(self, facts: Facts) -> Proposal:
-        if facts.gpus == 1:
-            return ONE_GPU
         return ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:

@@ -21,13 +21,13 @@ PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning G
 """
 
 from advisor.figures.formatting import format_seconds
-from advisor.recipe import Facts, LoaderFacts, Phase, Proposal, Skip, WorkerRecipe
+from advisor.recipe import Facts, LoaderFacts, LoaderRecipe, Phase, Proposal, Skip
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
 
 
-class PersistentWorkers(WorkerRecipe):
+class PersistentWorkers(LoaderRecipe):
     key = "data.persistent_workers"
     usual = frozenset({True})
     gain = 1.05  # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones

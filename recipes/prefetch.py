@@ -17,10 +17,10 @@ References:
 PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
-from advisor.recipe import Facts, LoaderFacts, Proposal, WholeNumbers, WorkerRecipe
+from advisor.recipe import Facts, LoaderFacts, LoaderRecipe, Proposal, WholeNumbers
 
 
-class Prefetch(WorkerRecipe):
+class Prefetch(LoaderRecipe):
     key = "data.prefetch_factor"
     values = WholeNumbers(1, such_as=(2, 4))
     ladder = True

@@ -30,7 +30,6 @@ class TrainingCache(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     gain = 1.01
     usual = frozenset({False})
-    codes = {True: "# the model's configuration says whether it keeps keys and values\n"}
     calls = (("training_cache", "keep_no_cache(model)"),)
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -16,19 +16,7 @@ from planted import pauses_removed, plant_removers
 from real_session import Run
 
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Activity,
-    Block,
-    BlockDone,
-    Facts,
-    Inspected,
-    Outcome,
-    Profiled,
-    RanksFound,
-    Ready,
-    TrialKind,
-    TrialResult,
-)
+from advisor.records import Activity, Block, Facts, Inspected, Outcome, RanksFound, Ready, TrialKind, TrialResult
 
 # Seconds of a trial that starts, applies its settings and measures.
 TRIAL_S = 1.5
@@ -118,7 +106,7 @@ class FakeTrial:
             return failed("no result in time", Outcome.TIMED_OUT)
         first = self._answer.blocks[0]
         steps = max(1, round(seconds * first.steps / first.seconds))
-        done = BlockDone(Block(steps, steps * first.samples // first.steps, steps * first.seconds / first.steps))
+        done = Block(steps, steps * first.samples // first.steps, steps * first.seconds / first.steps)
         self._listen(done)
         return done
 
@@ -131,7 +119,7 @@ class FakeTrial:
         if self._spec.kind.inspects:
             self._listen(Inspected(facts.workload, facts.versions))
         if self._spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE) and facts.profile is not None:
-            self._listen(Profiled(facts.profile))
+            self._listen(facts.profile)
         self._listen(Activity("warming up"))
         late = self._is_late(math.inf if self._answer.outcome is Outcome.TIMED_OUT else self._trials.trial_s)
         if self._trials.ended:
@@ -148,7 +136,7 @@ class FakeTrial:
 
     def _measure(self) -> TrialResult:
         if self._spec.kind is TrialKind.PROFILE:
-            self._listen(Profiled(self._trials.facts.profile or profile_facts()))
+            self._listen(self._trials.facts.profile or profile_facts())
         self._listen(Activity("measuring"))
         return CANCELLED if self._trials.ended else replace(self._answer, wall_s=self._trials.trial_s)
 

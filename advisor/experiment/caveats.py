@@ -17,7 +17,7 @@ from advisor.experiment.policy import POLICY
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.machine.hardware import own_pids
-from advisor.recipe.parallel_recipe import PARALLEL
+from advisor.recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Outcome
 

@@ -13,9 +13,8 @@ from advisor.figures.formatting import format_percent
 from advisor.figures.roof import INPUT_BOUND_SHARE, upper_bound
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.judging.judge import cached
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import PARALLEL, Recipe, Stage
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Facts, Objective, Phase, Value
 

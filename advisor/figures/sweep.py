@@ -11,6 +11,7 @@ RECIPE = "batch_size"
 KNEE_TOLERANCE = 0.03
 # Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
+_PERCENTILES = ("p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,7 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[dict[str, str]]:
             {
                 "Batch": f"{point.size:,}",
                 "Step": format_ms(point.step_ms),
-                "Call p50": format_ms(calls.p50_ms) if calls else "",
-                "Call p95": format_ms(calls.p95_ms) if calls else "",
-                "Call p99": format_ms(calls.p99_ms) if calls else "",
+                **{f"Call {one}": format_ms(getattr(calls, f"{one}_ms")) if calls else "" for one in _PERCENTILES},
                 "Samples/s": format_rate(point.samples_per_s).removesuffix(" samples/s"),
                 "Gain": f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
                 "Memory": format_bytes(point.peak_reserved_bytes),

@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeEr
 _SHOWN = 40  # characters of a bad value in a message
 # Endings of files of YAML; those of other formats and programs are read as YAML too, and refused with another hint.
 _YAML = ("", ".yaml", ".yml")
+_OF_SETTINGS = re.compile(r"\w+\.\w|perf_advisor$")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
@@ -40,31 +41,6 @@ class ConfigLoader(yaml.SafeLoader):
     of_pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] = dict  # a mapping of JSON
 
 
-class UniqueKeys(ConfigLoader):
-    """Refuses a mapping that repeats a key; PyYAML would silently take the last value."""
-
-    checked = re.compile("")  # the keys that this holds for
-
-    @classmethod
-    def of_pairs(cls, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make a mapping of JSON. Raises ValueError for a repeated key."""
-        names = Counter(name for name, _ in pairs if cls.checked.match(name))
-        if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"{twice[0][:_SHOWN]!r} stands there twice")
-        return dict(pairs)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping. Raises ConstructorError for a repeated key."""
-        seen: set[str] = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<" and self.checked.match(key.value):
-                if key.value in seen:
-                    problem = f"{key.value[:_SHOWN]!r} stands there twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, which puts quotes around words that the loader would take for numbers."""
 
@@ -80,16 +56,35 @@ class TagsAsWritten(ConfigLoader):
     """
 
 
-class TagsIgnored(UniqueKeys):
-    """Reads a tagged value as null, unless it is all. Keys may repeat in other files, but not in a settings file."""
+class SettingsLoader(ConfigLoader):
+    """Reads a tagged value as null, unless it is all, and refuses a setting that stands twice."""
 
-    checked = re.compile(r"\w+\.\w|perf_advisor$")
+    @staticmethod
+    def of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Make a mapping of JSON. Raises ValueError for a setting that stands twice."""
+        for name in _repeated(name for name, _ in pairs):
+            raise ValueError(f"{name[:_SHOWN]!r} stands there twice")
+        return dict(pairs)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Make a mapping. Raises ConstructorError for a setting that stands twice."""
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        keys = [key for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
+        for name in _repeated(key.value for key in keys):
+            last = next(key.start_mark for key in reversed(keys) if key.value == name)
+            raise yaml.constructor.ConstructorError(None, None, f"{name[:_SHOWN]!r} stands there twice", last)
+        return super().construct_mapping(node, deep)
 
     def construct_document(self, node: yaml.Node) -> Any:
         """Make the document. Raises ConstructorError where all of it is behind an unknown tag, and nothing is left."""
         if node.tag not in self.yaml_constructors:
             raise yaml.constructor.ConstructorError(None, None, f"all of it is behind {node.tag}", node.start_mark)
         return super().construct_document(node)
+
+
+def _repeated(keys: Iterable[str]) -> list[str]:
+    """The keys of settings, or of their section, that stand there more than once; other programs may repeat theirs."""
+    return [key for key, count in Counter(keys).items() if count > 1 and _OF_SETTINGS.match(key)]
 
 
 def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
@@ -102,10 +97,8 @@ def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
 
 
 TagsAsWritten.add_multi_constructor("!", _untagged)
-
-
 TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: (*_untagged(loader, "", node),))
-TagsIgnored.add_constructor(None, lambda loader, node: None)
+SettingsLoader.add_constructor(None, lambda loader, node: None)
 
 
 def is_toml(path: str | Path) -> bool:

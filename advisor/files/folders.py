@@ -8,7 +8,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,13 +26,15 @@ RecordT = TypeVar("RecordT")
 @cache
 def scratch_folder() -> Path:
     """The folder, which ends with this process. Raises UsageError where there is no room for one."""
-    for place in _places():
-        with suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-            atexit.register(shutil.rmtree, made, ignore_errors=True)
-            return made
+    usual = _usual()
+    for place in dict.fromkeys((usual, "/tmp", "/var/tmp")):  # noqa: S108
+        if place and len(os.fsencode(place)) + len(f"/{_PREFIX}12345678") <= _LONGEST:
+            with suppress(OSError):
+                made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+                atexit.register(shutil.rmtree, made, ignore_errors=True)
+                return made
     raise UsageError(
-        f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
+        f"there is no folder for temporary files: neither {usual or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",
     )
 
@@ -43,13 +44,6 @@ def _usual() -> str:
         return tempfile.gettempdir()
     except OSError:
         return ""
-
-
-def _places() -> Iterator[str]:
-    """The folders for temporary files, the user's first, whose paths are short enough."""
-    for place in dict.fromkeys((_usual(), "/tmp", "/var/tmp")):  # noqa: S108
-        if place and len(os.fsencode(place)) + len(f"/{_PREFIX}12345678") <= _LONGEST:
-            yield place
 
 
 def replace_whole(path: Path, content: bytes, mode: int) -> None:

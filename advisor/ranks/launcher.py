@@ -57,7 +57,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     launcher.end()
     shutil.rmtree(folder, ignore_errors=True)
     wall_s = time.perf_counter() - started
-    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path))
     os._exit(0)
 
 
@@ -141,8 +141,8 @@ class Launcher:
             reports = one.number >= 0 and one.number % self._world.ranks == 0
             if isinstance(message, RankJoined):
                 one.number, one.pid = message.rank, message.pid
-            elif isinstance(message, messages.Finished):
-                one.result = message.result
+            elif isinstance(message, TrialResult):
+                one.result = message
                 if one.result.outcome is not Outcome.MEASURED:
                     self._results.append(replace(one.result, reason=f"rank {one.number}: {one.result.reason}"))
                 elif reports:

@@ -37,7 +37,7 @@ from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
-from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.records.trials import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.graph import GraphedStep, captured, refuse_graph
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
@@ -330,7 +330,7 @@ def main(address: str) -> None:
     # They may follow from another rank's end. Gloo's have no class: they name its source file.
     if any(isinstance(one, DistError) or (isinstance(one, RuntimeError) and "gloo/" in str(one)) for one in errors):
         time.sleep(_OTHER_FIRST_S)
-    channel.send(records.Finished(result))
+    channel.send(result)
     if failure is not None:
         raise failure
     os._exit(0)  # user code may have left threads, and NCCL need not say goodbye

@@ -23,7 +23,7 @@ from types import ModuleType
 from advisor.errors import UsageError
 from advisor.figures.options import alternatives
 from advisor.machine.toolchain import cannot_compile
-from advisor.recipe import HEADINGS, Recipe, Stage, card, section_of
+from advisor.recipe import HEADINGS, PARALLEL, Recipe, Stage, card, section_of
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
@@ -32,7 +32,6 @@ ENTRY_POINT_GROUP = "perf_advisor.recipes"
 # Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
 _LEAST_GAIN, _MOST_GAIN = 0.2, 10.0
 _PACKAGE = "advisor.recipes"
-_LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 NONE: Mapping[str, Value] = {}
 _LEFT = tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
@@ -110,12 +109,9 @@ class Catalog:
         return None
 
     def environment(self, settings: Mapping[str, Value]) -> dict[str, str]:
-        """The variables that these settings need before Python starts; lists of libraries are joined."""
-        wanted: dict[str, str] = {}
-        for recipe, value in self.in_order(settings):
-            for name, text in recipe.environment(value).items():
-                wanted[name] = f"{wanted[name]}:{text}" if name == _LIBRARIES and name in wanted else text
-        return wanted
+        """The variables that these settings need before Python starts."""
+        variables = [recipe.environment(value) for recipe, value in self.in_order(settings)]
+        return {name: text for each in variables for name, text in each.items()}
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
@@ -323,4 +319,6 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
         return Skip(f"{needs}; this session runs on {here}")
     if facts.workload.own_step and recipe.inside_step:
         return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
+    if facts.gpus == 1 and recipe.key.startswith(PARALLEL):
+        return Skip("it is about several GPUs: measure on them with --gpus N")
     return None

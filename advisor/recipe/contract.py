@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from advisor.inlined.code import code_of, names_in
 from advisor.recipe.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Proposal, Skip, Value, Values
-from advisor.records.kinds import DEVICES
+from advisor.records.kinds import DEVICES, text_of
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
@@ -141,8 +141,8 @@ class Recipe:
     ``here``: for single values why they may help on this workload, with figures of the facts' workload and profile,
     such as ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
-    ``{value}`` in the value's place. A recipe of the stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code
-    is run. One of the stage ``ENVIRONMENT`` need not write ``code`` if ``codes`` has its default.
+    ``{value}`` in the value's place. That of the default is a comment unless one of the two says it. A recipe of the
+    stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code is run.
     ``calls``: the functions of this project that all values but the default call, each by its module (``code_of``) and
     the call, with ``{value}`` in the value's place. A trial calls them, and the code shows them with their calls.
     """
@@ -252,6 +252,8 @@ class Recipe:
             return self.codes[value]
         if self.shown:
             return self.shown.replace("{value}", str(value))
+        if value == self.default:
+            return f"# {self.key} stays {text_of(value)}, the default\n"
         if self.calls:
             return "".join(code_of(module, call.replace("{value}", str(value))) for module, call in self.calls)
         assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"

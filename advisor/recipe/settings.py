@@ -103,9 +103,9 @@ class Settings(Mapping[str, Value]):
         Values behind unknown tags, as other programs write them, are not read. Raises UsageError when the text is not
         YAML, or holds anything but settings.
         """
-        from advisor.files.config_file import TagsIgnored, is_toml, parsed
+        from advisor.files.config_file import SettingsLoader, is_toml, parsed
 
-        data = parsed(text, source, TagsIgnored)
+        data = parsed(text, source, SettingsLoader)
         if isinstance(data, Mapping) and SECTION in data:
             data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
         elif isinstance(data, Mapping) and data and not any(map(_is_key, data)):

@@ -7,6 +7,5 @@ the field. Nothing here imports torch.
 from advisor.records.hardware import *
 from advisor.records.kinds import *
 from advisor.records.messages import *
-from advisor.records.parallel import *
 from advisor.records.trials import *
 from advisor.records.workload import *

@@ -27,29 +27,8 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
-    """The instrumented pass is done."""
-
-    profile: Profile
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
     """An interactive trial has warmed up and waits for a :data:`TrialCommand`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockDone:
-    """A block has been timed."""
-
-    block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The trial's last message."""
-
-    result: TrialResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +55,16 @@ class ForkEnded:
     exitcode: int | None
 
 
-TrialMessage = Activity | Inspected | Profiled | Ready | BlockDone | Finished
+@dataclass(frozen=True, slots=True)
+class RankJoined:
+    """A rank's first message to the process that launched it."""
 
+    rank: int
+    pid: int
+
+
+# A profile comes after the instrumented pass, a block once it is timed; the result is the trial's last message.
+TrialMessage = Activity | Inspected | Profile | Ready | Block | TrialResult
 
 # From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.
 TrialCommand = float | None

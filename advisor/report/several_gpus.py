@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import MISSING, format_bytes, format_interval, format_ms, format_percent, format_rate
-from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
+from advisor.recipe import SINGLE, STRATEGY
 from advisor.records import Comparison, Value
 from advisor.report.document import Section, section, table_of
 

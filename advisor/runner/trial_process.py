@@ -14,7 +14,7 @@ from typing import cast
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, receive_message
 from advisor.process.logs import innermost_calls, last_words
-from advisor.records import Outcome, TrialCommand, TrialMessage, TrialResult, TrialSpec, messages
+from advisor.records import Block, Outcome, TrialCommand, TrialMessage, TrialResult, TrialSpec, messages
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
@@ -100,11 +100,11 @@ class Trial:
                 return None
         return self._result
 
-    def measure_block(self, seconds: float) -> messages.BlockDone | TrialResult:
+    def measure_block(self, seconds: float) -> Block | TrialResult:
         """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
         self._send(seconds)
         while self._result is None:
-            if isinstance(message := self._receive(), messages.BlockDone):
+            if isinstance(message := self._receive(), Block):
                 return message
         return self._result
 
@@ -158,8 +158,8 @@ class Trial:
         except (EOFError, OSError):
             self._end_by_death()
             return None
-        if isinstance(message, messages.Finished):
-            self._result = message.result
+        if isinstance(message, TrialResult):
+            self._result = message
             self._has_reported = True
         elif isinstance(message, messages.Activity):
             self._activity = message.text

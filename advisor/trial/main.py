@@ -86,7 +86,7 @@ def trial_main(
     if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, and an earlier run of it left its folders
         remove_made_folders()
     flush_streams()
-    channel.send(messages.Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    channel.send(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path))
     # User code may have left non-daemon threads; all results have been sent.
     os._exit(0)
 
@@ -246,10 +246,10 @@ class Stages:
             stop_debugging()
             trace = str(Path(spec.log_path).with_suffix(".trace.json.gz"))
             profile = profile_step(eager, feed, step_ms, trace_path=trace, deadline=self.deadline)
-            self.channel.send(messages.Profiled(with_habits(profile, eager, feed)))
+            self.channel.send(with_habits(profile, eager, feed))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
             self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
-            self.channel.send(messages.Profiled(phases_alone(eager, feed, step_ms)))
+            self.channel.send(phases_alone(eager, feed, step_ms))
         loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
             # A loss that is chosen by the outputs gets output and target in an exported file.
@@ -306,11 +306,7 @@ class Stages:
         self._say(messages.MEASURING)
         with self.guards.watching(clock.backend.identity().uuid):
             timed = measure(
-                clock,
-                step_s,
-                self.spec.measure_s,
-                at_least_s=self.spec.at_least_s,
-                report=lambda block: self.channel.send(messages.BlockDone(block)),
+                clock, step_s, self.spec.measure_s, at_least_s=self.spec.at_least_s, report=self.channel.send
             )
         return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
 
@@ -323,7 +319,7 @@ class Stages:
             if feed.queued_batches:  # workers filled their queue while the other trial had its turn
                 clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
             blocks.append(clock.run(steps))
-            self.channel.send(messages.BlockDone(blocks[-1]))
+            self.channel.send(blocks[-1])
         return blocks, None
 
     def _may_time_phases(self, step_ms: float) -> bool:

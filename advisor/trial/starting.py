@@ -22,7 +22,7 @@ from advisor.errors import refusal_of
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.logs import redirect_output
-from advisor.records import Finished, Outcome, TrialResult, TrialSpec
+from advisor.records import Outcome, TrialResult, TrialSpec
 
 # A rank, for torchrun. Its argument is the address to report to; empty for ranks that do not.
 RANK = """\
@@ -62,7 +62,7 @@ def import_main(connection: Connection, log_path: str) -> ModuleType:
         Path(log_path).write_text(details, encoding="utf-8", errors="backslashreplace")
     with contextlib.suppress(OSError):
         failed = TrialResult(Outcome.FAILED, f"PyTorch cannot be imported: {reason}", hint, details)
-        send_message(connection, Finished(failed))
+        send_message(connection, failed)
     sys.exit(1)
 
 

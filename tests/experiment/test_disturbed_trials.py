@@ -22,7 +22,7 @@ from advisor.judging.judge import Judge
 from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
+from advisor.records import Block, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
 from advisor.report.figures import candidates_tried, settings_to_export
 
 BUSY = "another process came to the GPU while it was measured"
@@ -160,7 +160,7 @@ class LoadedTrials(FakeTrials):
 
             def measure_block(seconds):
                 done = quiet_block(seconds)
-                return BlockDone(self.slowed(done.block)) if isinstance(done, BlockDone) else done
+                return self.slowed(done) if isinstance(done, Block) else done
 
             def measure():
                 result = quiet_result()

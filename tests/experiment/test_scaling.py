@@ -30,7 +30,7 @@ from advisor.ranks.trial import straggler_share
 from advisor.recipe.plan import StepPlan
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Numerics, Outcome, RanksFound, TargetSpec, TrialResult
-from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.records.trials import UNUSED_PARAMETERS
 from advisor.report.document import Table
 from advisor.report.several_gpus import row_words, several_gpus_section
 from advisor.step.spread import ShareOfBatches, spread_loader

@@ -37,6 +37,6 @@ def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     assert not list(long.iterdir())
     scratch_folder().rmdir()
     scratch_folder.cache_clear()
-    monkeypatch.setattr(folders, "_places", lambda: iter([str(tmp_path / "gone")]))
+    monkeypatch.setattr(folders, "_LONGEST", 0)
     with pytest.raises(UsageError, match="no folder for temporary files"):
         scratch_folder()

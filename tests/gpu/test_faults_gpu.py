@@ -10,7 +10,7 @@ from real_session import Run
 from trial_processes import spec_of
 
 from advisor.experiment import events
-from advisor.records import BlockDone, Outcome, TrialKind
+from advisor.records import Block, Outcome, TrialKind
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
@@ -110,9 +110,9 @@ def test_a_fault_ends_its_trial_with_a_reason_and_nothing_else(run, fault):
 def test_what_a_trial_holds_already_is_not_taken_by_another_process(gpu_spec, filler):
     with Runner().open(gpu_spec(NEEDS_MUCH, kind=TrialKind.TURNS), lambda message: None) as trial:
         assert trial.wait_ready() is None
-        assert isinstance(trial.measure_block(0.1), BlockDone)
+        assert isinstance(trial.measure_block(0.1), Block)
         filler.start()
-        assert isinstance(trial.measure_block(0.1), BlockDone)
+        assert isinstance(trial.measure_block(0.1), Block)
         assert trial.finish().outcome is Outcome.MEASURED
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from trial_processes import spec_of
 
 from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Mode, Outcome, Profile, Profiled, TrialKind
+from advisor.records import Bottleneck, Mode, Outcome, Profile, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
@@ -49,7 +49,7 @@ def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottl
     options = {"kind": TrialKind.PROFILE, "measure_s": 1.0, "warmup_limit_s": 3.0, "timeout_s": 250.0}
     result = Runner().run(spec_of(tmp_path, str(WORKLOADS / workload), device="cuda", **options), messages.append)
     assert result.outcome is Outcome.MEASURED, (result.reason, result.details)
-    (profile,) = (message.profile for message in messages if isinstance(message, Profiled))
+    (profile,) = (message for message in messages if isinstance(message, Profile))
     print(workload, profile.evidence, profile.phases, profile.ceilings)
     assert profile.bottleneck is bottleneck, profile.evidence
     assert evidence in profile.evidence

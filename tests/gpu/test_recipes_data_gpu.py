@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.plan import StepPlan
-from advisor.records import Inspected, Mode, Outcome, Profiled, TrialKind
+from advisor.records import Inspected, Mode, Outcome, Profile, TrialKind
 from advisor.runner.trials import Runner
 from advisor.step.device_loader import DeviceLoader, loop_loader
 
@@ -115,7 +115,7 @@ def test_trials_of_the_recipes(trial):
     assert baseline.measured, baseline.reason
     _, messages = run({}, kind=TrialKind.PROFILE)
     facts = next(message.workload for message in inspected if isinstance(message, Inspected))
-    profile = next(message.profile for message in messages if isinstance(message, Profiled))
+    profile = next(message for message in messages if isinstance(message, Profile))
     assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
     assert profile.host_made_tensors == 1
     assert facts.optimizer.state_bytes >= 8 * facts.parameters

@@ -21,11 +21,9 @@ from advisor.records import (
     Activity,
     Block,
     Bottleneck,
-    Finished,
     Inspected,
     Outcome,
     Profile,
-    Profiled,
     TrialKind,
     TrialMessage,
     TrialResult,
@@ -213,7 +211,7 @@ class _Trial:
             result = TrialResult(Outcome.TIMED_OUT, f"timed out after {self.spec.timeout_s:.0f} s")
         self._clock.until(self._clock() + self._runner.overhead.end_s)
         result = replace(result, wall_s=self._clock() - self._started_s)
-        self._listen(Finished(result))
+        self._listen(result)
         return result
 
     def _pass(self, seconds: float) -> None:
@@ -269,7 +267,7 @@ class _Trial:
         if kind in (TrialKind.BASELINE, TrialKind.PROFILE) and profile is not None:
             self._listen(Activity("profiling"))
             self._pass(needed_s)
-            self._listen(Profiled(profile))
+            self._listen(profile)
 
     def _enough(self, spent_s: float) -> bool:
         """As a trial's own clock decides."""

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.process import channel
 from advisor.process.channel import GarbageError, receive_message, send_message
-from advisor.records import Activity, Block, BlockDone, Finished, Outcome, TrialResult
+from advisor.records import Activity, Block, Outcome, TrialResult
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def ends():
 def test_messages_arrive_as_they_were_sent_one_by_one(ends):
     ours, theirs = ends
     send_message(theirs, Activity("warming \x1b[31m up \ud800"))
-    send_message(theirs, BlockDone(Block(3, 24, np.float64(0.5))))
+    send_message(theirs, Block(3, 24, np.float64(0.5)))
     assert receive_message(ours) == Activity("warming \\x1b[31m up \\ud800")
     assert ours.poll(0)  # the second is still in the pipe: who waits for the connection is woken
-    assert receive_message(ours) == BlockDone(Block(3, 24, 0.5))
+    assert receive_message(ours) == Block(3, 24, 0.5)
     assert receive_message(ours, 0.0) is None
-    send_message(theirs, Finished(TrialResult(Outcome.MEASURED, losses=(1.0, math.inf), notes=("x" * 50_000,))))
-    assert receive_message(ours).result.losses == (1.0, math.inf)
+    send_message(theirs, TrialResult(Outcome.MEASURED, losses=(1.0, math.inf), notes=("x" * 50_000,)))
+    assert receive_message(ours).losses == (1.0, math.inf)
     theirs.close()
     with pytest.raises(EOFError):
         receive_message(ours)

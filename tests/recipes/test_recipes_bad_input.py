@@ -14,6 +14,7 @@ import torch
 from facts import GPU_UUID, h200, host
 from process_state import state_put_back
 from proposals import CATALOG
+from test_recipes_kept_promises import Net
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
@@ -36,29 +37,6 @@ PYTHONS_OWN = re.compile(
 CODING_MISTAKES = (KeyError, IndexError, AttributeError, TypeError, NameError, AssertionError, NotImplementedError)
 
 
-class Body(nn.Module):
-    """What every model here has: a convolution with bias before a norm, activations, odd sizes, attention, blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm, self.act = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()
-        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 31), nn.ReLU(), nn.Linear(31, 16)) for _ in "ab"))
-        self.attention, self.drop = nn.MultiheadAttention(16, 2, batch_first=True), nn.Dropout(0.1)
-
-    def forward(self, images):
-        x = self.blocks(self.act(self.norm(self.conv(images))).flatten(2).transpose(1, 2))
-        return self.drop((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = Body(), nn.Linear(16, 4)
-
-    def forward(self, images):
-        return self.head(self.body(images))
-
-
 class SharedWeights(Net):
     """One norm, one convolution and one block, each called twice; another convolution borrows a weight."""
 
@@ -68,17 +46,16 @@ class SharedWeights(Net):
         self.borrowed.weight = self.again.weight
 
     def forward(self, images):
-        body = self.body
-        x = body.norm(self.again(body.act(body.norm(body.conv(images)))))
-        x = body.norm(self.borrowed(body.act(self.again(x)))).flatten(2).mean(2)
-        return self.head(body.blocks[0](body.blocks[0](x)))
+        x = self.norm(self.again(self.act(self.norm(self.conv(images)))))
+        x = self.norm(self.borrowed(self.act(self.again(x)))).flatten(2).transpose(1, 2)
+        return self.head(self.blocks[0](self.blocks[0](x)).mean(1))
 
 
 class Frozen(Net):
     def __init__(self):
         super().__init__()
-        self.body.requires_grad_(requires_grad=False)
-        self.body.norm.eval()
+        self.requires_grad_(requires_grad=False).head.requires_grad_()
+        self.norm.eval()
 
 
 class TiedEmbeddings(nn.Module):
@@ -94,19 +71,19 @@ class TiedEmbeddings(nn.Module):
 
 class TwoInputs(Net):
     def forward(self, images, scale, *, shift=None):
-        out = self.head(self.body(images) * scale)
+        out = self.head(self.features(images) * scale)
         return out if shift is None else out + shift
 
 
 class Keywords(Net):
     def forward(self, pixel_values, scale=None):
-        out = self.head(self.body(pixel_values))
+        out = self.head(self.features(pixel_values))
         return out if scale is None else out * scale[:, None]
 
 
 class Nested(Net):
     def forward(self, images):
-        features = self.body(images)
+        features = self.features(images)
         return {"logits": [self.head(features), (features, None)], "count": 1, "aux": {"mean": features.mean()}}
 
 
@@ -114,7 +91,7 @@ class ByValue(Net):
     """Which way it goes depends on the numbers, so no trace can follow it."""
 
     def forward(self, images):
-        x = self.body(images)
+        x = self.features(images)
         if x.sum() > 0:
             x = x * 2
         for _ in range(int(x.abs().max()) % 2 + 1):
@@ -263,18 +240,9 @@ def plain(text: str) -> bool:
 
 
 # What is awkward about these are their batches, which inference gets as training does.
-TRAINED_ONLY = (
-    *("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled"),
-)
-each_workload = pytest.mark.parametrize(
-    ("name", "mode"),
-    [
-        pytest.param(name, mode, id=f"{name}-{mode}")
-        for name in WORKLOADS
-        for mode in Mode
-        if mode is Mode.TRAIN or name not in TRAINED_ONLY
-    ],
-)
+TRAINED_ONLY = ("several inputs", "dict batches", "a callable", "whole batches", "a worker and what cannot be pickled")
+CASES = [(name, mode) for name in WORKLOADS for mode in Mode if mode is Mode.TRAIN or name not in TRAINED_ONLY]
+each_workload = pytest.mark.parametrize(("name", "mode"), CASES)
 
 
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:

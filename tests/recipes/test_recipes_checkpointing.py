@@ -164,18 +164,11 @@ def test_a_memory_budget_is_the_compilers(way):
     assert config.activation_memory_budget == 1.0
 
 
-@pytest.fixture
-def versions_asked_anew():
-    """The installed version is asked for once a process."""
-    torch_is_older.cache_clear()
-    yield
-    torch_is_older.cache_clear()
-
-
-@pytest.mark.usefixtures("versions_asked_anew")
 @pytest.mark.parametrize(("installed", "refused"), [("2.6.0", True), ("2.9.1+cu128", True), ("2.10.0", False)])
 def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture_them(monkeypatch, installed, refused):
     monkeypatch.setattr("importlib.metadata.version", {"torch": installed}.get)
+    asked_anew = torch_is_older.__wrapped__  # the installed version is asked for once a process
+    monkeypatch.setattr("advisor.recipes.checkpointing.torch_is_older", asked_anew)
     graph = {"step.cuda_graph": True}
     assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
     assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None

@@ -35,11 +35,11 @@ def batch():
     return torch.randn(8, 16), torch.arange(8) % 4
 
 
-def train_step(loss=None, model=None, **plan):
+def train_step(model=None, device="cpu", **plan):
     torch.manual_seed(0)
-    model = model or nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cpu", **plan))
+    model = (model or nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 4))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, device, **plan))
 
 
 # --- how a step obeys -----------------------------------------------------------------------------------------
@@ -151,17 +151,11 @@ def test_the_backward_pass_is_no_wait_of_its_own_length():
 # --- on a GPU ---------------------------------------------------------------------------------------------------
 
 
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6)), nn.Linear(512, 4))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-class Waiting(Plain):
+class Waiting(nn.Linear):
     """Waits in five ways, two of them in one line, and prints nothing."""
+
+    def __init__(self):
+        super().__init__(512, 4)
 
     def forward(self, x):
         largest = x.max().item() + x.min().item()
@@ -170,7 +164,7 @@ class Waiting(Plain):
         if x.sum() > 1e9:
             return copy
         text = f"{x[0, 0]}"
-        return self.layers(x) + len(text) * 0.0 + places.size(0)
+        return super().forward(x) + len(text) * 0.0 + places.size(0)
 
 
 LINES = {
@@ -186,17 +180,10 @@ def gpu_batch(size=64):
     return torch.randn(size, 512, device="cuda"), torch.randint(4, (size,), device="cuda")
 
 
-def gpu_step(model=None, loss=None, **plan):
-    torch.manual_seed(0)
-    model = (model or Plain()).to("cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cuda:0", **plan))
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", [Mode.TRAIN, Mode.INFER])
 def test_the_users_lines_that_wait_are_found_with_their_time(mode):
-    step = gpu_step(Waiting())
+    step = train_step(Waiting(), "cuda:0")
     if mode is Mode.INFER:
         step = InferStep(step.model, StepPlan(Mode.INFER, "cuda:0", grad_mode="no_grad"), with_target=True)
     places = sync_places(step, Feed(gpu_batch()))
@@ -223,7 +210,7 @@ def test_a_wait_behind_long_work_costs_what_the_work_takes():
             scale = x.abs().max().item()
             return x[:, :4] / (scale + 1)
 
-    step = gpu_step(Long())
+    step = train_step(Long(), "cuda:0")
     data = torch.randn(4096, 4096, device="cuda"), torch.randint(4, (4096,), device="cuda")
     step(data)
     (place,) = sync_places(step, Feed(data))
@@ -242,7 +229,7 @@ def test_a_wait_behind_long_work_costs_what_the_work_takes():
 def test_reading_the_loss_waits_and_adding_it_up_does_not():
     waits = {}
     for value in ("never", "every_step", "accumulated"):
-        step = gpu_step(loss_item=value)
+        step = train_step(nn.Linear(512, 4), "cuda:0", loss_item=value)
         step(gpu_batch())
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")

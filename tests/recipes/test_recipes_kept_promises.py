@@ -68,9 +68,12 @@ class Net(nn.Module):
         self.blocks = nn.Sequential(Block(attends=True), Block(attends=True))
         self.drop, self.head = nn.Dropout(0.0), nn.Linear(WIDTH, 10)
 
-    def forward(self, images):
+    def features(self, images):
         tokens = self.act(self.norm(self.conv(images))).flatten(2).transpose(1, 2)
-        return self.head(self.drop(self.blocks(tokens)).mean(1))
+        return self.drop(self.blocks(tokens)).mean(1)
+
+    def forward(self, images):
+        return self.head(self.features(images))
 
 
 class Small(nn.Module):

@@ -6,11 +6,10 @@ import pytest
 import torch
 from exported_module import module_of
 from facts import cpu_facts, gpu_facts
+from model_structures import applied, every_way
 from proposals import CATALOG, proposed, reason
 from torch import nn
 
-from advisor.recipe import Components
-from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.trial.inspection import current_settings, inspect_loop
 from advisor.workloads.loop import Loop
@@ -41,11 +40,10 @@ class Wide(nn.Sequential):
         super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4))
 
 
-def parts(mode=Mode.TRAIN, model=None):
+def trained(make):
     torch.manual_seed(0)
-    model = (model or Decoder()).train(mode is Mode.TRAIN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
-    return Components(model, optimizer, None, StepPlan(mode, "cpu"), batch_size=8)
+    model = make()
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def batches(count=5):
@@ -55,34 +53,18 @@ def batches(count=5):
     ]
 
 
-def by_apply(recipe_id, value, components):
-    CATALOG[recipe_id].apply(components, value)
-    return components.model, components.optimizer
-
-
-def by_code(recipe_id, value, components):
-    inputs, targets = batches(1)[0]
-    namespace = {"torch": torch, "device": CPU, "loss_fn": nn.functional.cross_entropy}
-    namespace |= {"model": components.model, "optimizer": components.optimizer, "inputs": inputs, "targets": targets}
-    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
-    return namespace["model"], namespace["optimizer"]
-
-
-both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
-
-
 # --- half-precision weights -----------------------------------------------------------------------------------
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("value", ["bfloat16", "float16", "float32"])
-def test_the_weights_and_the_optimizers_state_take_the_type(effect, value):
-    components = parts()
-    parameters = list(components.model.parameters())
-    components.model(batches(1)[0][0]).sum().backward()
-    components.optimizer.step()
-    components.optimizer.zero_grad()
-    model, optimizer = effect("half_weights", value, components)
+def test_the_weights_and_the_optimizers_state_take_the_type(way, value):
+    model, optimizer = trained(Decoder)
+    parameters = list(model.parameters())
+    model(batches(1)[0][0]).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model = way("half_weights", value, model, optimizer)
     dtype = getattr(torch, value)
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
@@ -103,7 +85,7 @@ def test_complex_numbers_are_not_made_real():
     model = nn.Linear(2, 2)
     model.register_buffer("rotations", torch.ones(2, dtype=torch.complex64))
     with pytest.raises(ValueError, match="complex numbers, which bfloat16 would make real"):
-        CATALOG["half_weights"].apply(parts(model=model), "bfloat16")
+        applied("half_weights", "bfloat16", model)
 
 
 # --- what the user has on already -----------------------------------------------------------------------------
@@ -135,8 +117,6 @@ def test_sizes_of_linear_layers_are_facts():
 # --- float8 and integers ---------------------------------------------------------------------------------------
 
 LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
-
-
 OPTIONAL = {"float8": gpu_facts(linear_shapes=LARGE), "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE)}
 
 
@@ -173,14 +153,14 @@ def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
     assert "applies to inference only" in reason("int8_weights", gpu_facts(linear_shapes=LARGE))
 
 
-@both_ways
-def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect):
+@every_way
+def test_float8_training_replaces_large_layers_and_keeps_their_parameters(way):
     layers = pytest.importorskip("torchao.float8.float8_linear")
-    components = parts(model=Wide())
-    parameters = list(components.model.parameters())
+    model, optimizer = trained(Wide)
+    parameters = list(model.parameters())
     inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
-    expected = components.model(inputs).detach()
-    model, optimizer = effect("float8", "tensorwise", components)
+    expected = model(inputs).detach()
+    model = way("float8", "tensorwise", model, optimizer)
     assert [isinstance(model[place], layers.Float8Linear) for place in (0, 2, 4)] == [False, True, False]
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     output = model(inputs)
@@ -192,14 +172,14 @@ def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect
     assert not torch.equal(model[2].weight, before)
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_integer_weights_compute_nearly_the_same(effect, dtype):
+def test_integer_weights_compute_nearly_the_same(way, dtype):
     pytest.importorskip("torchao")
-    components = parts(Mode.INFER, model=Wide().to(getattr(torch, dtype)))
+    model = Wide().to(getattr(torch, dtype)).eval()
     inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
-    expected = components.model(inputs).double()
-    model, _ = effect("int8_weights", "int8wo", components)
+    expected = model(inputs).double()
+    model = way("int8_weights", "int8wo", model)
     assert type(model[2].weight.data) is not torch.Tensor
     assert model[2].weight.shape == (1024, 1024)
     for grad in (torch.enable_grad, torch.no_grad, torch.inference_mode):

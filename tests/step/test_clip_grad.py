@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from compiled_models import losses_of, own_blocks, twin
+from compiled_models import own_blocks, twin
 from exported_module import module_of, plain_losses
 from facts import cpu_facts
 from proposals import CATALOG
@@ -17,10 +17,17 @@ from advisor.step.tuning import Tuning
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-def plain_clipped(model, norm, count=6):
+def batches():
     generator = torch.Generator().manual_seed(4)
-    data = [(torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)) for _ in range(count)]
-    return plain_losses(model, torch.optim.SGD(model.parameters(), lr=0.05), data, norm=norm)
+    return [(torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)) for _ in range(6)]
+
+
+def losses_of(step):
+    return [step(batch).item() for batch in batches()]
+
+
+def plain_clipped(model, norm):
+    return plain_losses(model, torch.optim.SGD(model.parameters(), lr=0.05), batches(), norm=norm)
 
 
 def test_gradients_are_clipped_after_they_are_unscaled():

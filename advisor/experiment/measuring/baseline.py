@@ -70,7 +70,7 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
     facts = Facts(
         replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
         bench.inspected.workload,
-        bench.profiled.profile if bench.profiled else None,
+        bench.profiled,
         bench.inspected.versions,
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,

@@ -22,11 +22,11 @@ from advisor.records import (
     COMPILING,
     FIRST_STEPS,
     Activity,
-    BlockDone,
+    Block,
     Inspected,
     Objective,
     Outcome,
-    Profiled,
+    Profile,
     TrialKind,
     TrialMessage,
     TrialResult,
@@ -102,7 +102,7 @@ class Bench:
         self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
         self.world: World | None = None
-        self.profiled: Profiled | None = None
+        self.profiled: Profile | None = None
 
     def spec(
         self,
@@ -342,10 +342,9 @@ class Bench:
                 self.emit(events.TrialActivity(spec.trial_id, message.text))
                 if message.text.startswith((FIRST_STEPS, COMPILING)):
                     self._stepping_since = self.budget.spent_s
-            case BlockDone():
-                block = message.block
-                self.emit(events.BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
+            case Block():
+                self.emit(events.BlockTimed(spec.trial_id, message.step_ms, message.samples / message.steps))
             case Inspected():
                 self.inspected = message
-            case Profiled():
+            case Profile():
                 self.profiled = message

@@ -217,8 +217,8 @@ class MoveTrials:
         bench, facts = self.bench, known.plan.facts
         spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
         result = bench.run(replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known))))
-        if bench.profiled and result.measured and bench.profiled.profile != facts.profile:
-            facts = replace(facts, profile=bench.profiled.profile)
+        if bench.profiled and result.measured and bench.profiled != facts.profile:
+            facts = replace(facts, profile=bench.profiled)
             bench.emit(events.FactsFound(facts))
         return Evidence(runs=((BASELINE, result),), facts=facts)
 

@@ -18,7 +18,7 @@ from advisor.experiment.measuring.bench import Bench
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
-from advisor.records import Block, BlockDone, Outcome, TrialKind, TrialResult
+from advisor.records import Block, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
@@ -133,9 +133,9 @@ def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, 
         timed: dict[Trial, Block] = {}
         for trial in (old, new) if len(pairs) % 2 == 0 else (new, old):
             done = trial.measure_block(seconds)
-            if not isinstance(done, BlockDone):
+            if not isinstance(done, Block):
                 return pairs, done
-            timed[trial] = done.block
+            timed[trial] = done
         pairs.append((timed[new], timed[old]))
         # Blocks that hold whole epochs of a loader take longer than asked for.
         if len(pairs) >= LEAST_PAIRS and bench.budget.left_s < bench.budget.spent_s - started:

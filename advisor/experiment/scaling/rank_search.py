@@ -17,12 +17,11 @@ from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling,
 from advisor.experiment.search import Trials, search
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.judging.judge import BASELINE, Judge
-from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED
+from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.catalog import Catalog
-from advisor.recipe.parallel_recipe import PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, TrialResult, Value, World
-from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.records.trials import UNUSED_PARAMETERS
 
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0

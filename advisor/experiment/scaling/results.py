@@ -19,7 +19,7 @@ from advisor.figures.formatting import format_percent
 from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.numerics import LOSSES, differences
 from advisor.judging.runs import rates
-from advisor.recipe.parallel_recipe import SINGLE, STRATEGY
+from advisor.recipe import SINGLE, STRATEGY
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Mode, Numerics, Outcome, TrialResult, text_of
 

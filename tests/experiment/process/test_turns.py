@@ -27,7 +27,7 @@ from advisor.figures.stats import ProcessSpread
 from advisor.judging.judge import Judge
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind
+from advisor.records import Block, Outcome, TargetSpec, TrialKind
 from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
 
@@ -61,7 +61,7 @@ class Bench(benches.Bench):
             self.clock.now += TRIAL_S
 
     def listen(self, spec, message):
-        if isinstance(message, BlockDone) and spec.kind is TrialKind.TURNS:  # a whole trial tells its blocks too
+        if isinstance(message, Block) and spec.kind is TrialKind.TURNS:  # a whole trial tells its blocks too
             self.clock.now += BLOCK_S
         super().listen(spec, message)
 

@@ -33,7 +33,7 @@ BUILDER = """
 import multiprocessing, pathlib, sys, time, torch, types
 from multiprocessing.reduction import send_handle
 from advisor.process.channel import receive_message
-from advisor.records import Activity, Finished, TargetSpec, TrialSpec
+from advisor.records import Activity, TargetSpec, TrialResult, TrialSpec
 from advisor.trial import builder
 
 folder = pathlib.Path(sys.argv[1])
@@ -55,9 +55,9 @@ def start(process, target, after=0):
     return mine, receive_message(ours, 60).pid
 
 def finish(mine, listen=lambda message: None):
-    while not isinstance(message := receive_message(mine, 60), Finished):
+    while not isinstance(message := receive_message(mine, 60), TrialResult):
         listen(message)
-    assert message.result.measured, message.result
+    assert message.measured, message
 """
 SERVES = (
     BUILDER

@@ -9,7 +9,7 @@ import pytest
 from planted import TINY_TARGET
 from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
 
-from advisor.records import Activity, BlockDone, Finished, Inspected, Outcome, Profiled, Ready, TrialKind
+from advisor.records import Activity, Block, Inspected, Outcome, Profile, Ready, TrialKind, TrialResult
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
@@ -26,16 +26,16 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert result.peak_reserved_bytes > 2**20
     assert min(result.build_s, result.prepare_s, result.warmup_s) >= 0
     assert result.wall_s > result.warmup_s
-    assert isinstance(messages[-1], Finished)
+    assert isinstance(messages[-1], TrialResult)
     activities = [message.text for message in messages if isinstance(message, Activity)]
     assert activities == [
         "loading the model", "applying the settings", "reading the first batches", "first steps", "warming up",
         "measuring", "profiling",
     ]  # fmt: skip
-    told = [message.block for message in messages if isinstance(message, BlockDone)]
+    told = [message for message in messages if isinstance(message, Block)]
     assert result.blocks[0].steps % told[0].steps == 0, "short blocks are joined in the result"
     assert len(told) <= 2 + 4 * sum(block.seconds for block in result.blocks)
-    profile = next(message.profile for message in messages if isinstance(message, Profiled))
+    profile = next(message for message in messages if isinstance(message, Profile))
     assert {"forward", "backward", "optimizer"} <= set(profile.phases)
     assert not any(isinstance(message, Inspected) for message in messages), "the first baseline has looked"
 
@@ -136,8 +136,8 @@ def test_an_interactive_trial_waits_for_each_block(tmp_path):
         assert isinstance(messages[-1], Ready)
         blocks = [live.measure_block(0.02) for _ in range(2)]
         result = live.finish()
-    assert all(isinstance(block, BlockDone) for block in blocks)
-    assert result.blocks == tuple(done.block for done in blocks)
+    assert all(isinstance(block, Block) for block in blocks)
+    assert result.blocks == tuple(blocks)
 
 
 def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(tmp_path):
@@ -166,7 +166,7 @@ def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(
         blocks = []
         for _ in range(3):
             time.sleep(0.5)  # the worker fills its queue of two batches
-            blocks.append(live.measure_block(0.2).block)
+            blocks.append(live.measure_block(0.2))
         live.finish()
     assert median(block.step_ms for block in blocks) > 60
 
