@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
 from advisor.experiment.plan import COMPILE_MODE, Plan
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
@@ -56,7 +56,7 @@ class Move:
     def has_priority(self) -> bool:
         """Whether a whole stack, or a baseline that is in doubt, promises so much that it comes before all others."""
         first = self.kind in (Kind.STACK, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
-        return first and self.gain >= POLICY.large_gain
+        return first and self.gain >= policy.LARGE_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class Known:
         open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
         gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
         best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
-        return best if best and gains[best] >= POLICY.small_gain else BASELINE
+        return best if best and gains[best] >= policy.SMALL_GAIN else BASELINE
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -387,17 +387,17 @@ class Known:
         if wanted.keys() != present.keys():
             return wanted.keys() > present.keys() and old.merged(wanted) == new and gain.high >= 1
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
-        is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
-        if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:
+        is_clear = not once and gain.ratio <= policy.SMALL_GAIN * gain.low
+        if not added and is_clear and gain.ratio >= 1 / policy.LEAST_GAIN:
             return True
         if len(added) > 1:
             return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}
-        return gain.low > 1.0 and (not once or gain.ratio >= POLICY.small_gain)
+        return gain.low > 1.0 and (not once or gain.ratio >= policy.SMALL_GAIN)
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
         turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
-        if turns is None or turns.by_block or len(turns.new) >= POLICY.most_runs or result is None:
+        if turns is None or turns.by_block or len(turns.new) >= policy.MOST_RUNS or result is None:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not self.judge.yardstick.is_better(gain)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from advisor.experiment import policy
 from advisor.experiment.consent import Consent
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.figures.formatting import format_percent
@@ -206,7 +206,7 @@ class Plan:
         if slow or not self.may_stack(candidate):
             return False
         bound = upper_bound(profile, recipe.phases) if profile else None
-        if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
+        if not (bound is None or candidate.already_on or bound > policy.LEAST_GAIN):
             return False
         if recipe.ladder:
             return candidate.value == self._enough_of(recipe)
@@ -225,7 +225,7 @@ class Plan:
         if profile is None:
             return None
         waiting = profile.share(Phase.DATA_WAIT)
-        faster = POLICY.stack_gain * POLICY.large_gain if self.facts.on_cuda else 1.0
+        faster = policy.STACK_GAIN * policy.LARGE_GAIN if self.facts.on_cuda else 1.0
         step_ms = profile.step_ms * (waiting + (1 - waiting) / faster)
         if profile.phases.get(Phase.DATA_WAIT, 0.0) <= INPUT_BOUND_SHARE * step_ms:
             return None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import AdvisorError, TargetError, refusal_of
-from advisor.experiment import caveats, events
+from advisor.experiment import caveats, events, policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Kind, Known, Move
@@ -21,7 +21,6 @@ from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import check_same_machine, hints_for, save_hints, take_over, workload_name
 from advisor.experiment.plan import COMPILE_MODE, Plan
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
@@ -76,7 +75,7 @@ class Session:
         self._in_ranks = spreads_itself(request)
         # Seconds of the budget that are kept for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
-        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
+        self._several_s = request.budget_s * (1 - policy.ONE_GPU) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
         self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit, catalog=self.catalog)
         self._trials = MoveTrials(self._bench, self._reporter)

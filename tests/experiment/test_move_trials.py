@@ -8,13 +8,13 @@ from fake_trials import FakeTrials
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, known_with, reporter_to, result_at
 from stopped_clock import Clock
 
+from advisor.experiment import policy
 from advisor.experiment.known import Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal
-from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import rank
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
@@ -132,7 +132,7 @@ def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
 
 
-@pytest.mark.parametrize(("gain", "started"), [(POLICY.large_gain, True), (1.15, False)])
+@pytest.mark.parametrize(("gain", "started"), [(policy.LARGE_GAIN, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_priority(trials, gain, started):
     trials.clock.now = 88.0
     assert trials.affords(stack_move(WHOLE.without(BF16.key), gain), known_of(gpu_facts())) is started
