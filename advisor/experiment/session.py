@@ -36,7 +36,6 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Exported, Facts, Outcome, StackRecord, TimeSpent, TrialRecord, TrialResult, Value, World
 from advisor.runner.trials import Runner
-from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources, relevant
 
 _REWORK = "rework"
@@ -192,7 +191,7 @@ class Session:
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         if self.request.evaluate:
             result = replace(result, score=baseline_score(self._bench))
-        self._reporter.watch = SourceWatch(facts.sources)
+        self._reporter.sources = dict(facts.sources)
         self._begin(facts, result)
         tries_several = self.request.wants_several and self._bench.world is None  # a script decides how it is spread
         if tries_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
