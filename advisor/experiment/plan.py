@@ -163,16 +163,10 @@ class Plan:
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        settings, added = Settings(), list[Candidate]()
+        settings = Settings()
         for candidate in sorted(left, key=lambda c: self.hints.get(c.key) != c.value):
-            if candidate.key in settings or not self.fits(candidate, settings):
-                continue
-            settings = settings.merged(candidate.settings)
-            added.append(candidate)
-            # One that makes an earlier one pointless replaces it, since their order is often chance.
-            for other in [other for other in added if not self.applies(other, settings)]:
-                settings = settings.without(other.key)
-                added.remove(other)
+            if candidate.key not in settings and self.fits(candidate, settings):
+                settings = settings.merged(candidate.settings)
         for candidate in self.partnered(settings):
             belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
             if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
