@@ -76,7 +76,7 @@ class Session:
         is_kept = request.wants_several and not self._in_ranks
         self._several_s = request.budget_s * (1 - policy.ONE_GPU) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
-        self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit, catalog=self.catalog)
+        self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit)
         self._trials = MoveTrials(self._bench, self._reporter)
         self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
