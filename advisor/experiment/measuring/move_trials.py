@@ -50,7 +50,6 @@ class MoveTrials:
         self.bench = bench
         self.known: Known | None = None
         self._reporter = reporter
-        self._stage = ""
         self.wanted: Callable[[Move], bool] = lambda move: True
 
     # --- what things cost -----------------------------------------------------------------------------------------
@@ -242,9 +241,8 @@ class MoveTrials:
 
     def enter(self, stage: str) -> None:
         """Begin a stage, unless it has begun."""
-        if stage != self._stage:
-            self._stage = stage
-            self.bench.emit(events.StageStarted(stage))
+        if stage != self._reporter.state.stage:
+            self._reporter.emit(events.StageStarted(stage))
 
     def post_progress(self, known: Known) -> None:
         """Post how far the session is."""

@@ -226,9 +226,8 @@ class RankSearch(Trials[Scaling]):
 
         One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
         """
-        first = _move(1.0, BASELINE, Kind.ALONE)
-        known = self.publish(self._before.after(first, self.measure(first, self._before)))
-        known = search(known, self, moves)
+        judge = replace(self._before.judge, baseline=self._run(BASELINE))
+        known = search(self.publish(replace(self._before, judge=judge)), self, moves)
         if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
             record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))
