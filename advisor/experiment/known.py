@@ -149,16 +149,21 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most informative combination; None when it was not measured."""
-        judge, alone, key = self.judge, Settings(candidate.settings), candidate.key
+        """The record of a candidate: alone, or in the most informative combination; None when it was not measured.
+
+        Of the combinations that ran with it and without it that is the stack, the one in which it was last in question,
+        or the largest.
+        """
+        judge, alone, key, ran = self.judge, Settings(candidate.settings), candidate.key, self.judge.measured_runs
+        in_stack, last = self.stack.get(key) == candidate.value, self.tried.get(candidate.name)
         if judge.has_tried(alone):
-            in_stack = self.stack.get(key) == candidate.value
             return trial_record(judge, candidate, alone, self.contribution(key, self.stack) if in_stack else None)
-        if not (whole := self._most_informative(candidate)):
-            return None
-        rest = whole.without(key)
-        is_known = rest and judge.measured_runs(whole) and judge.measured_runs(rest)
-        return trial_record(judge, candidate, whole, judge.compare(whole, rest) if is_known else None)
+        compared = [s for s in judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
+        if compared:
+            whole = max(compared, key=lambda one: (one == self.stack, one == last, len(one)))
+            return trial_record(judge, candidate, whole, judge.compare(whole, whole.without(key)))
+        others = (one for one in (last, self.stack if in_stack else None) if one and judge.has_tried(one))
+        return next((trial_record(judge, candidate, one) for one in others), None)
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
         """The gain of a setting in the first of these combinations that was measured with and without it; else None."""
@@ -172,15 +177,6 @@ class Known:
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
-
-    def _most_informative(self, candidate: Candidate) -> Settings:
-        """The measured combination that tells most about a candidate: compared with the same without it, if any was."""
-        ran, key, tried = self.judge.measured_runs, candidate.key, self.tried.get(candidate.name)
-        holds = [s for s in self.judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
-        if holds:
-            return max(holds, key=lambda whole: (whole == self.stack, whole == tried, len(whole)))
-        in_stack = self.stack if self.stack.get(key) == candidate.value else BASELINE
-        return next((one for one in (tried, in_stack) if one and self.judge.has_tried(one)), BASELINE)
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
