@@ -26,7 +26,6 @@ _COMPILE_MODE = "compile.mode"
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
-_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,6 @@ def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, 
 def is_compiled(settings: Mapping[str, Value]) -> bool:
     """Whether canonical settings compile anything."""
     return settings.get("compile.mode", "none") != "none"
-
-
-def is_graphed(settings: Mapping[str, Value]) -> bool:
-    """Whether canonical settings replay CUDA graphs."""
-    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in _GRAPH_MODES
 
 
 def compile_key(settings: Mapping[str, Value]) -> Settings | None:
