@@ -276,12 +276,17 @@ def stacked_state(contribution: Comparison | None = None) -> SessionState:
     return state
 
 
-def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
-    """The id of a session that is recorded on disk, with these events."""
+def written(history: Iterable[events.Event] = (), request: Request | None = None) -> Journal:
+    """The journal of a session that is recorded on disk, with these events."""
     with closing(Journal.create(request or sample_request())) as journal:
         for event in history:
             journal.record(event)
-    return journal.session_id
+    return journal
+
+
+def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
+    """The id of such a session."""
+    return written(history, request).session_id
 
 
 def h200_machine() -> Hardware:

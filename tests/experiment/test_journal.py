@@ -14,6 +14,7 @@ from sample_session import (
     sample_history,
     sample_request,
     several_gpus_history,
+    written,
 )
 
 from advisor.errors import UsageError
@@ -47,14 +48,6 @@ HISTORIES = {
 }
 UNRECORDED = (events.BlockTimed, events.Paused, events.ProgressMade, events.TrialActivity)
 pytestmark = pytest.mark.usefixtures("own_state")
-
-
-def written(history=(), request=None):
-    journal = Journal.create(request or sample_request())
-    for event in history:
-        journal.record(event)
-    journal.close()
-    return journal
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)

@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 from planted import TINY_TARGET
 from real_session import Run, short_trials
-from sample_session import cancelled_history, sample_request
+from sample_session import cancelled_history, journaled, sample_request
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, open_session, sessions_folder
+from advisor.experiment.past.journal import open_session, sessions_folder
 from advisor.experiment.past.resuming import check_same_machine
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config
@@ -30,11 +30,8 @@ def _state(tmp_path, monkeypatch):
 def recorded(history=(), **target):
     request = sample_request()
     request = replace(request, target=replace(request.target, directory=os.getcwd(), **target))  # noqa: PTH109
-    journal = Journal.create(replace(request, config_path=os.path.abspath("c.yaml") if "config" in target else None))  # noqa: PTH100
-    for event in history or cancelled_history():
-        journal.record(event)
-    journal.close()
-    return journal.session_id
+    request = replace(request, config_path=os.path.abspath("c.yaml") if "config" in target else None)  # noqa: PTH100
+    return journaled(history or cancelled_history(), request)
 
 
 def taken_up(*arguments):
