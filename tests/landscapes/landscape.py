@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from advisor.errors import UsageError
+from advisor.experiment.past.resuming import has_recipes
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Profile, TrialResult, Value, WorkloadFacts
@@ -132,15 +132,7 @@ def load(path: Path) -> Landscape:
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
     found, catalog = msgspec.convert(data, Landscape), load_catalog()
-    return replace(found, runs=tuple(run for run in found.runs if _are_known(catalog, run.settings)))
-
-
-def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
-    try:
-        catalog.check(settings)
-    except UsageError:
-        return False
-    return True
+    return replace(found, runs=tuple(run for run in found.runs if has_recipes(catalog, run.settings)))
 
 
 def stored() -> list[Path]:
