@@ -42,14 +42,13 @@ class Kind(StrEnum):
 class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
 
-    ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
+    ``candidate`` is the one in question, if it is one.
     """
 
     kind: Kind
     settings: Settings
     gain: float
     name: str
-    base: Settings = BASELINE
     candidate: Candidate | None = None
 
     @property
@@ -336,15 +335,15 @@ class Known:
         return replace(self, stack=best, dropped={**{k: v for k, v in self.dropped.items() if k not in best}, **gone})
 
     def _lost(self, move: Move) -> dict[str, str]:
-        """The settings that a combination has beyond its base, with the reason that they are of no use to it."""
-        why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in move.base]
-        if move.kind is Kind.ADD and move.base:
+        """The settings that a combination has beyond the stack, with the reason that they are of no use to it."""
+        why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
+        if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
-        later = compiles(move.base) and not compiles(move.settings)  # its compiled form, which launches hide no longer
-        return {} if why or later or not move.base else dict.fromkeys(added, _NOT_FASTER)
+        later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
+        return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""

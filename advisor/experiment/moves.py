@@ -82,7 +82,7 @@ def drops(known: Known) -> Moves:
         rest = plan.without(whole, key)
         if rest and not judge.has_tried(rest) and not plan.catalog.conflict(rest):
             name = f"stack without {recipe.id}{', not compiled' if tells else ''}"
-            yield Move(Kind.DROP, rest, gain, name, whole)
+            yield Move(Kind.DROP, rest, gain, name)
 
 
 def changes(known: Known) -> Moves:
@@ -106,7 +106,7 @@ def changes(known: Known) -> Moves:
         else:
             continue  # a setting of the stack would have no effect beside it
         if gain > policy.LEAST_GAIN:
-            yield Move(kind, settings, gain, name, stack, candidate)
+            yield Move(kind, settings, gain, name, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
@@ -157,7 +157,7 @@ def singles(known: Known) -> Moves:
         elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
             continue
         if is_next_rung(known, candidate):
-            yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
+            yield Move(Kind.ALONE, alone, gain, candidate.name, candidate)
 
 
 def repeats(known: Known) -> Moves:

@@ -38,7 +38,7 @@ def whole_stacks(known: Known) -> Moves:
     usual = known.usual.filtered(lambda key: key not in known.dropped)
     plain = _usable_form(known, _usable_form(known, usual).merged(known.uncompiled))
     if not set(usual) <= set(known.stack) and not known.judge.has_tried(plain):
-        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"stack: {plain}", known.stack)
+        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"stack: {plain}")
     else:
         yield from _compiled_stack(known, plain)
 
@@ -53,7 +53,7 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
         rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
         compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
         gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
-        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"stack: {compiled}", known.stack)
+        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"stack: {compiled}")
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
