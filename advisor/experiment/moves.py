@@ -91,11 +91,10 @@ def changes(known: Known) -> Moves:
     company = plan.partnered(stack) if stack else []
     members = [c for c in plan.candidates if stack.get(c.key) == c.value]
     for candidate in (*plan.candidates, *company):
-        rest = stack.without(candidate.key)
-        settings = rest.merged(candidate.settings)
+        settings = stack.merged(candidate.settings)
         if settings == stack or known.judge.has_tried(settings):
             continue
-        if not (plan.may_stack(candidate) and plan.fits(candidate, rest)):
+        if not (plan.may_stack(candidate) and plan.fits(candidate, stack)):
             continue
         kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
         if candidate.key in stack:
