@@ -18,7 +18,6 @@ from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
 from advisor.figures.stats import break_even_steps
 from advisor.judging.objective import Goal
-from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -412,12 +411,7 @@ def resnet_combinations() -> list[events.Event]:
     )
     return [
         events.CombinationMeasured(
-            Combination(
-                str(Settings(settings)),
-                settings,
-                Comparison(speedup, 0.994 * speedup, 1.006 * speedup),
-                round(gib * GIB),
-            )
+            Combination(settings, Comparison(speedup, 0.994 * speedup, 1.006 * speedup), round(gib * GIB))
         )
         for settings, speedup, gib in measured
     ]

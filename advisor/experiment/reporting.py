@@ -116,7 +116,7 @@ class Reporter:
             if settings in self.state.combinations or len(settings) < 2 or known.why_unusable(settings):
                 continue
             if result is not None and (peak_bytes := result.peak_reserved_bytes) is not None:
-                point = records.Combination(str(settings), dict(settings), judge.compare(settings), peak_bytes)
+                point = records.Combination(dict(settings), judge.compare(settings), peak_bytes)
                 self.emit(events.CombinationMeasured(point))
         self.report_stack(known)
         stack = self.state.measured_stack

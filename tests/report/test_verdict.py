@@ -41,7 +41,7 @@ def together(count, *, usable=True):
         state.apply(events.RunMeasured(dict(settings), failed(None)))
         if not usable:
             continue
-        state.combinations[settings] = Combination(str(settings), dict(settings), slower, 1)
+        state.combinations[settings] = Combination(dict(settings), slower, 1)
     return state
 
 
