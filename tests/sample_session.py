@@ -269,7 +269,7 @@ def stacked_state(contribution: Comparison | None = None) -> SessionState:
     state = SessionState.of(sample_history())
     name = "channels_last=channels_last"
     record = state.trials[name] = on_the_stack(state.trials[name], contribution)
-    state.recommendations = tuple(
+    state.ranked = tuple(
         replace(item, record=record) if item.record.candidate.name == name else item for item in state.recommendations
     )
     return state
