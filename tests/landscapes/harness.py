@@ -60,9 +60,8 @@ def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("advisor.experiment") and hasattr(module, "inspect_hardware"):
-                stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
+        found_hardware = mock.patch("advisor.experiment.session.inspect_hardware", return_value=landscape.hardware)
+        stack.enter_context(found_hardware)
         yield Replay(landscape, seed=seed)
 
 
