@@ -197,7 +197,6 @@ class Session:
         if tries_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
             self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
-            self.request = replace(self.request, gpus=1, machines=1)
             tries_several = False
         known = self._trials.publish(self._current)
         if not tries_several and not known.plan.candidates:
