@@ -61,7 +61,7 @@ def test_a_file_without_settings_claims_no_speed_up(state):
     assert "; nothing that was measured together is measurably faster\n" in text
     assert "speed-up" not in text
     assert Settings.from_yaml(text) == {}
-    state.stack, state.combinations = None, {}
+    state.measured_stack, state.combinations = None, {}
     assert "; none were measured together\n" in settings_yaml(state, {})
 
 
