@@ -10,7 +10,10 @@ from facts import gpu_facts
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.moves import moves
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.plan import Plan
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
@@ -197,3 +200,9 @@ EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05
 def reporter_to(post, past=None):
     """A session's reporter that keeps no journal."""
     return Reporter(post, SimpleNamespace(session_id="none", record=lambda event: ""), past)
+
+
+def bench_of(runner, folder, clock, *, total_s=100.0, post=lambda event: None):
+    """A bench with a runner, and a budget of so many seconds by a clock."""
+    request = Request(TargetSpec("target.py", str(folder)), budget_s=total_s)
+    return Bench(request, runner, Budget(total_s, clock), Journal.create(request), emit=post)

@@ -40,7 +40,7 @@ class Run:
         recipes = (str(folder / "recipes"),) if (folder / "recipes").is_dir() else ()
         options = {"budget_s": 15.0, "recipe_folders": recipes, **options}
         self.request = Request(TargetSpec("target.py", str(folder), device=device), **options)
-        self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
+        self.journal = Journal(past.path) if past else Journal.create(self.request)
         self._followers: list[Callable[[events.Event], None]] = []
         self.session = Session(self.request, self.runner, self._tell, self.journal, past=past, clock=clock)
 

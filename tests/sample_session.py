@@ -18,7 +18,6 @@ from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
 from advisor.figures.stats import break_even_steps
 from advisor.judging.objective import Goal
-from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -270,18 +269,23 @@ def stacked_state(contribution: Comparison | None = None) -> SessionState:
     state = SessionState.of(sample_history())
     name = "channels_last=channels_last"
     record = state.trials[name] = on_the_stack(state.trials[name], contribution)
-    state.recommendations = tuple(
+    state.ranked = tuple(
         replace(item, record=record) if item.record.candidate.name == name else item for item in state.recommendations
     )
     return state
 
 
-def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
-    """The id of a session that is recorded on disk, with these events."""
+def written(history: Iterable[events.Event] = (), request: Request | None = None) -> Journal:
+    """The journal of a session that is recorded on disk, with these events."""
     with closing(Journal.create(request or sample_request())) as journal:
         for event in history:
             journal.record(event)
-    return journal.session_id
+    return journal
+
+
+def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
+    """The id of such a session."""
+    return written(history, request).session_id
 
 
 def h200_machine() -> Hardware:
@@ -407,12 +411,7 @@ def resnet_combinations() -> list[events.Event]:
     )
     return [
         events.CombinationMeasured(
-            Combination(
-                str(Settings(settings)),
-                settings,
-                Comparison(speedup, 0.994 * speedup, 1.006 * speedup),
-                round(gib * GIB),
-            )
+            Combination(settings, Comparison(speedup, 0.994 * speedup, 1.006 * speedup), round(gib * GIB))
         )
         for settings, speedup, gib in measured
     ]

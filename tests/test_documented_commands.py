@@ -36,7 +36,7 @@ class Trials(FakeTrials):
 def on_fake_trials(request, past, emit):
     trials = Trials()
     trials.facts = cpu_facts(mode=request.target.mode or Mode.TRAIN)
-    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    journal = Journal.create(request) if past is None else Journal(past.path)
     return Session(request, trials, emit, journal, past=past, clock=trials)
 
 

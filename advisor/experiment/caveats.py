@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import psutil
 
+from advisor.experiment import policy
 from advisor.experiment.control import ENDED, OTHER_VALUE, RAISE_BUDGET, REJECTED, SKIPPED
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
 from advisor.experiment.plan import Plan
-from advisor.experiment.policy import POLICY
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
 from advisor.machine.hardware import own_pids
@@ -28,7 +28,7 @@ _LOOKS_FOR_S, _BUSY_PERCENT = 0.2, 10
 
 def of_noise(known: Known) -> str:
     """A warning about the spread between identical processes; empty on a quiet machine, and where others take cores."""
-    if known.judge.apart <= POLICY.most_apart or known.judge.is_busy:
+    if known.judge.apart <= policy.MOST_APART or known.judge.is_busy:
         return ""
     return (
         f"this machine is noisy: identical runs differed by {format_percent(known.judge.apart)}. "

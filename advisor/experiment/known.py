@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
 from advisor.experiment.plan import COMPILE_MODE, Plan
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
@@ -42,21 +42,20 @@ class Kind(StrEnum):
 class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
 
-    ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
+    ``candidate`` is the one in question, if it is one.
     """
 
     kind: Kind
     settings: Settings
     gain: float
     name: str
-    base: Settings = BASELINE
     candidate: Candidate | None = None
 
     @property
     def has_priority(self) -> bool:
         """Whether a whole stack, or a baseline that is in doubt, promises so much that it comes before all others."""
         first = self.kind in (Kind.STACK, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
-        return first and self.gain >= POLICY.large_gain
+        return first and self.gain >= policy.LARGE_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +148,21 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most informative combination; None when it was not measured."""
-        judge, alone, key = self.judge, Settings(candidate.settings), candidate.key
+        """The record of a candidate: alone, or in the most informative combination; None when it was not measured.
+
+        Of the combinations that ran with it and without it that is the stack, the one in which it was last in question,
+        or the largest.
+        """
+        judge, alone, key, ran = self.judge, Settings(candidate.settings), candidate.key, self.judge.measured_runs
+        in_stack, last = self.stack.get(key) == candidate.value, self.tried.get(candidate.name)
         if judge.has_tried(alone):
-            in_stack = self.stack.get(key) == candidate.value
             return trial_record(judge, candidate, alone, self.contribution(key, self.stack) if in_stack else None)
-        if not (whole := self._most_informative(candidate)):
-            return None
-        rest = whole.without(key)
-        is_known = rest and judge.measured_runs(whole) and judge.measured_runs(rest)
-        return trial_record(judge, candidate, whole, judge.compare(whole, rest) if is_known else None)
+        compared = [s for s in judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
+        if compared:
+            whole = max(compared, key=lambda one: (one == self.stack, one == last, len(one)))
+            return trial_record(judge, candidate, whole, judge.compare(whole, whole.without(key)))
+        others = (one for one in (last, self.stack if in_stack else None) if one and judge.has_tried(one))
+        return next((trial_record(judge, candidate, one) for one in others), None)
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
         """The gain of a setting in the first of these combinations that was measured with and without it; else None."""
@@ -172,15 +176,6 @@ class Known:
     def uncompiled(self) -> Settings:
         """The stack without the settings that compile it."""
         return self.stack.filtered(lambda key: not self.plan.catalog.by_key(key).expensive)
-
-    def _most_informative(self, candidate: Candidate) -> Settings:
-        """The measured combination that tells most about a candidate: compared with the same without it, if any was."""
-        ran, key, tried = self.judge.measured_runs, candidate.key, self.tried.get(candidate.name)
-        holds = [s for s in self.judge.runs if s.get(key) == candidate.value and ran(s) and ran(s.without(key))]
-        if holds:
-            return max(holds, key=lambda whole: (whole == self.stack, whole == tried, len(whole)))
-        in_stack = self.stack if self.stack.get(key) == candidate.value else BASELINE
-        return next((one for one in (tried, in_stack) if one and self.judge.has_tried(one)), BASELINE)
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
@@ -247,7 +242,7 @@ class Known:
         open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
         gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
         best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
-        return best if best and gains[best] >= POLICY.small_gain else BASELINE
+        return best if best and gains[best] >= policy.SMALL_GAIN else BASELINE
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -340,15 +335,15 @@ class Known:
         return replace(self, stack=best, dropped={**{k: v for k, v in self.dropped.items() if k not in best}, **gone})
 
     def _lost(self, move: Move) -> dict[str, str]:
-        """The settings that a combination has beyond its base, with the reason that they are of no use to it."""
-        why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in move.base]
-        if move.kind is Kind.ADD and move.base:
+        """The settings that a combination has beyond the stack, with the reason that they are of no use to it."""
+        why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
+        if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
             added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
-        later = compiles(move.base) and not compiles(move.settings)  # its compiled form, which launches hide no longer
-        return {} if why or later or not move.base else dict.fromkeys(added, _NOT_FASTER)
+        later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
+        return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
         """The best measured combination that may be used, by a search that begins with this one."""
@@ -387,17 +382,17 @@ class Known:
         if wanted.keys() != present.keys():
             return wanted.keys() > present.keys() and old.merged(wanted) == new and gain.high >= 1
         once = min(len(self.judge.measured_runs(one)) for one in (new, old)) < 2
-        is_clear = not once and gain.ratio <= POLICY.small_gain * gain.low
-        if not added and is_clear and gain.ratio >= 1 / POLICY.least_gain:
+        is_clear = not once and gain.ratio <= policy.SMALL_GAIN * gain.low
+        if not added and is_clear and gain.ratio >= 1 / policy.LEAST_GAIN:
             return True
         if len(added) > 1:
             return gain.ratio > 1 and {self.dropped.get(key, _NOT_FASTER) for key in added} == {_NOT_FASTER}
-        return gain.low > 1.0 and (not once or gain.ratio >= POLICY.small_gain)
+        return gain.low > 1.0 and (not once or gain.ratio >= policy.SMALL_GAIN)
 
     def undecided(self, settings: Settings) -> bool:
         """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
         turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
-        if turns is None or turns.by_block or len(turns.new) >= POLICY.most_runs or result is None:
+        if turns is None or turns.by_block or len(turns.new) >= policy.MOST_RUNS or result is None:
             return False
         gain = self.judge.yardstick.gain(result, self.judge.compare(settings))
         return gain is not None and gain.ratio > 1 and not self.judge.yardstick.is_better(gain)

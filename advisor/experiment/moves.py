@@ -6,8 +6,8 @@ most for its cost.
 
 import functools
 
+from advisor.experiment import policy
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL, INSTRUMENTED
 from advisor.experiment.stacks import LAYOUT, Moves, needs_explaining, whole_stacks
 from advisor.judging.judge import BASELINE
@@ -42,9 +42,9 @@ def disagreements(known: Known) -> Moves:
     """A short run of the baseline, at once, while its runs and the control's lie far apart: one is the odd one."""
     judge = known.judge
     runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones as well: the next may be too
-    too_few = len(runs) + len(judge.controls) < POLICY.most_runs
-    if too_few and judge.apart > POLICY.most_apart and runs[-1].measured:
-        yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, again")
+    too_few = len(runs) + len(judge.controls) < policy.MOST_RUNS
+    if too_few and judge.apart > policy.MOST_APART and runs[-1].measured:
+        yield Move(Kind.AGAIN, BASELINE, policy.STACK_GAIN, "baseline, again")
 
 
 # The instruments: the name of each one's trial, and the gain that stands for what it tells. A factor.
@@ -60,9 +60,9 @@ def instruments(known: Known) -> Moves:
     explaining = needs_explaining(known)
     for kind, (name, gain) in _INSTRUMENTS.items():
         if kind not in known.done and not (explaining and kind is Kind.PROFILE):
-            yield Move(kind, BASELINE, POLICY.stack_gain if explaining else gain, name)
+            yield Move(kind, BASELINE, policy.STACK_GAIN if explaining else gain, name)
     if explaining and {Kind.CONTROL, Kind.REFERENCE} <= known.done:
-        yield Move(Kind.AGAIN, BASELINE, POLICY.stack_gain, "baseline, other random numbers")
+        yield Move(Kind.AGAIN, BASELINE, policy.STACK_GAIN, "baseline, other random numbers")
 
 
 def drops(known: Known) -> Moves:
@@ -76,13 +76,13 @@ def drops(known: Known) -> Moves:
         recipe, shown = plan.catalog.by_key(key), known.contribution(key, known.stack, plain)
         anew = plain != known.stack and not recipe.keeps_code
         tells = anew and shown is None and key in plain and bool(judge.measured_runs(plain))
-        whole, gain = plain if tells else known.stack, POLICY.proof
+        whole, gain = plain if tells else known.stack, policy.PROOF
         if anew and not tells:
-            gain = max(POLICY.information, 1 / shown.speedup if shown and shown.speedup < 1 / POLICY.proof else 1.0)
+            gain = max(policy.INFORMATION, 1 / shown.speedup if shown and shown.speedup < 1 / policy.PROOF else 1.0)
         rest = plan.without(whole, key)
         if rest and not judge.has_tried(rest) and not plan.catalog.conflict(rest):
             name = f"stack without {recipe.id}{', not compiled' if tells else ''}"
-            yield Move(Kind.DROP, rest, gain, name, whole)
+            yield Move(Kind.DROP, rest, gain, name)
 
 
 def changes(known: Known) -> Moves:
@@ -91,28 +91,27 @@ def changes(known: Known) -> Moves:
     company = plan.partnered(stack) if stack else []
     members = [c for c in plan.candidates if stack.get(c.key) == c.value]
     for candidate in (*plan.candidates, *company):
-        rest = stack.without(candidate.key)
-        settings = rest.merged(candidate.settings)
+        settings = stack.merged(candidate.settings)
         if settings == stack or known.judge.has_tried(settings):
             continue
-        if not (plan.may_stack(candidate) and plan.fits(candidate, rest)):
+        if not (plan.may_stack(candidate) and plan.fits(candidate, stack)):
             continue
         kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
         if candidate.key in stack:
-            kind, least = Kind.SWAP, POLICY.proof if plan.recipe(candidate).ladder else 1.0
+            kind, least = Kind.SWAP, policy.PROOF if plan.recipe(candidate).ladder else 1.0
             gain = max(_usual_gain(known, candidate), least)
         elif all(plan.applies(member, settings) for member in members):
             gain = _gain_on_top(known, candidate)
         else:
             continue  # a setting of the stack would have no effect beside it
-        if gain > POLICY.least_gain:
-            yield Move(kind, settings, gain, name, stack, candidate)
+        if gain > policy.LEAST_GAIN:
+            yield Move(kind, settings, gain, name, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
     """The usual gain of a candidate, corrected by its trials alone and with others; 1 while it is not its turn."""
     if known.plan.consent.accepts(candidate.recipe, candidate.value):
-        return POLICY.stack_gain
+        return policy.STACK_GAIN
     was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
     if was_tried or not is_next_rung(known, candidate) or _comes_alone_first(known, candidate):
         return 1.0
@@ -124,7 +123,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     comparison = known.judge.compare(alone)
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
-    return 1 + (usual - 1) * POLICY.unclear
+    return 1 + (usual - 1) * policy.UNCLEAR
 
 
 def _usual_gain(known: Known, candidate: Candidate) -> float:
@@ -140,7 +139,7 @@ def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
-    return planned and _usual_gain(known, candidate) <= POLICY.large_gain
+    return planned and _usual_gain(known, candidate) <= policy.LARGE_GAIN
 
 
 def singles(known: Known) -> Moves:
@@ -151,13 +150,13 @@ def singles(known: Known) -> Moves:
         if known.judge.has_tried(alone) or plan.consent.rejects(candidate.recipe) or plan.catalog.conflict(alone):
             continue
         joins = plan.may_stack(candidate) and candidate.key not in known.stack and plan.fits(candidate, known.stack)
-        gain = POLICY.information
+        gain = policy.INFORMATION
         if joins and _comes_alone_first(known, candidate):
             gain = max(gain, plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0]))
         elif known.record(candidate) is not None and (plan.may_stack(candidate) or not plan.recipe(candidate).ladder):
             continue
         if is_next_rung(known, candidate):
-            yield Move(Kind.ALONE, alone, gain, candidate.name, BASELINE, candidate)
+            yield Move(Kind.ALONE, alone, gain, candidate.name, candidate)
 
 
 def repeats(known: Known) -> Moves:
@@ -171,19 +170,19 @@ def repeats(known: Known) -> Moves:
         """Run the one that fewest processes have run, unless it failed the last time: it would fail again."""
         settings = min(combinations, key=lambda one: len(judge.measured_runs(one)))
         runs = judge.runs.get(settings)
-        if len(judge.measured_runs(settings)) < POLICY.most_runs and not (runs and not runs[-1].measured):
+        if len(judge.measured_runs(settings)) < policy.MOST_RUNS and not (runs and not runs[-1].measured):
             yield Move(Kind.AGAIN, settings, gain, f"again: {settings}")
 
     if known.found and known.found != stack:
-        yield from again(POLICY.proof, stack, known.found)
+        yield from again(policy.PROOF, stack, known.found)
     for settings in sorted(judge.runs, key=len):
         runs = judge.measured_runs(settings)
-        if settings == stack or len(runs) >= POLICY.most_runs - 1 or not known.may_be_stack(settings):
+        if settings == stack or len(runs) >= policy.MOST_RUNS - 1 or not known.may_be_stack(settings):
             continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
-        if gain.high >= 1 and gain.ratio >= (1 / POLICY.least_gain if is_part else POLICY.least_gain):
+        if gain.high >= 1 and gain.ratio >= (1 / policy.LEAST_GAIN if is_part else policy.LEAST_GAIN):
             # Half of what few runs have shown: the settings that seem best were usually lucky.
-            yield from again(max(POLICY.least_gain, 1 + (gain.ratio - 1) / 2), settings, stack)
+            yield from again(max(policy.LEAST_GAIN, 1 + (gain.ratio - 1) / 2), settings, stack)
 
 
 def turns(known: Known) -> Moves:
@@ -200,10 +199,10 @@ def turns(known: Known) -> Moves:
             yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
 
     stack = known.to_confirm
-    promises = known.judge.gain(stack, BASELINE).ratio >= POLICY.large_gain and not known.may_recommend(stack)
-    yield from in_turn(stack, POLICY.large_gain if promises else POLICY.proof)
+    promises = known.judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
+    yield from in_turn(stack, policy.LARGE_GAIN if promises else policy.PROOF)
     if known.most_promising != stack:
-        yield from in_turn(known.most_promising, POLICY.proof)
+        yield from in_turn(known.most_promising, policy.PROOF)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from advisor.experiment import policy
 from advisor.experiment.consent import Consent
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.figures.formatting import format_percent
@@ -162,16 +162,10 @@ class Plan:
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
         left = [candidate for candidate in chosen if candidate.recipe not in spared]
-        settings, added = Settings(), list[Candidate]()
+        settings = Settings()
         for candidate in sorted(left, key=lambda c: self.hints.get(c.key) != c.value):
-            if candidate.key in settings or not self.fits(candidate, settings):
-                continue
-            settings = settings.merged(candidate.settings)
-            added.append(candidate)
-            # One that makes an earlier one pointless replaces it, since their order is often chance.
-            for other in [other for other in added if not self.applies(other, settings)]:
-                settings = settings.without(other.key)
-                added.remove(other)
+            if candidate.key not in settings and self.fits(candidate, settings):
+                settings = settings.merged(candidate.settings)
         for candidate in self.partnered(settings):
             belongs = self.recipe(candidate).stage is Stage.DATA and self.is_usual(candidate)
             if belongs and self.may_stack(candidate) and self.fits(candidate, settings):
@@ -205,7 +199,7 @@ class Plan:
         if slow or not self.may_stack(candidate):
             return False
         bound = upper_bound(profile, recipe.phases) if profile else None
-        if not (bound is None or candidate.already_on or bound > POLICY.least_gain):
+        if not (bound is None or candidate.already_on or bound > policy.LEAST_GAIN):
             return False
         if recipe.ladder:
             return candidate.value == self._enough_of(recipe)
@@ -224,7 +218,7 @@ class Plan:
         if profile is None:
             return None
         waiting = profile.share(Phase.DATA_WAIT)
-        faster = POLICY.stack_gain * POLICY.large_gain if self.facts.on_cuda else 1.0
+        faster = policy.STACK_GAIN * policy.LARGE_GAIN if self.facts.on_cuda else 1.0
         step_ms = profile.step_ms * (waiting + (1 - waiting) / faster)
         if profile.phases.get(Phase.DATA_WAIT, 0.0) <= INPUT_BOUND_SHARE * step_ms:
             return None

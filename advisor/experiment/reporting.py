@@ -15,15 +15,15 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.experiment.state import SessionState
 from advisor.judging.judge import stack_record
-from advisor.source.prints import SourceWatch
+from advisor.source.prints import changed_sources
 
 
 class Reporter:
     """Journals and posts the events of a session; ``post`` only posts. ``state`` is the sum of the events so far.
 
     A continued session begins with the decisions and the warnings of ``past``. If it ends early, the journal does not
-    say so: its end stays that of the past session. ``watch`` notices when the user's files differ from those that the
-    baseline measured.
+    say so: its end stays that of the past session. ``sources`` are the fingerprints of the user's files as the
+    baseline measured them.
     """
 
     def __init__(self, post: Callable[[Event], None], journal: Journal, past: SessionState | None = None) -> None:
@@ -34,7 +34,7 @@ class Reporter:
             accepted_values=dict(before.accepted_values),
             messages=[said for said in before.messages if said.about],
         )
-        self.watch = SourceWatch({})
+        self.sources: dict[str, str] = {}
         self._journal = journal
         self._continues = past is not None
         self._lock = threading.Lock()
@@ -53,7 +53,8 @@ class Reporter:
         self.post(event)
         if problem:
             self.warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
-        for path in self.watch.changed() if isinstance(event, TrialEnded) else ():
+        for path in changed_sources(self.sources) if isinstance(event, TrialEnded) else ():
+            del self.sources[path]  # said once
             self.warn(
                 f"{path} has changed since the baseline was measured, so later trials may run other code: "
                 "end this session and start another"
@@ -115,7 +116,7 @@ class Reporter:
             if settings in self.state.combinations or len(settings) < 2 or known.why_unusable(settings):
                 continue
             if result is not None and (peak_bytes := result.peak_reserved_bytes) is not None:
-                point = records.Combination(str(settings), dict(settings), judge.compare(settings), peak_bytes)
+                point = records.Combination(dict(settings), judge.compare(settings), peak_bytes)
                 self.emit(events.CombinationMeasured(point))
         self.report_stack(known)
         stack = self.state.measured_stack

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import AdvisorError, TargetError, refusal_of
-from advisor.experiment import caveats, events
+from advisor.experiment import caveats, events, policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.known import Kind, Known, Move
@@ -21,7 +21,6 @@ from advisor.experiment.moves import moves
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import check_same_machine, hints_for, save_hints, take_over, workload_name
 from advisor.experiment.plan import COMPILE_MODE, Plan
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.request import Request
@@ -37,7 +36,6 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Exported, Facts, Outcome, StackRecord, TimeSpent, TrialRecord, TrialResult, Value, World
 from advisor.runner.trials import Runner
-from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources, relevant
 
 _REWORK = "rework"
@@ -76,9 +74,9 @@ class Session:
         self._in_ranks = spreads_itself(request)
         # Seconds of the budget that are kept for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
-        self._several_s = request.budget_s * (1 - POLICY.one_gpu) if is_kept else 0.0
+        self._several_s = request.budget_s * (1 - policy.ONE_GPU) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
-        self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit, catalog=self.catalog)
+        self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit)
         self._trials = MoveTrials(self._bench, self._reporter)
         self._follows_decisions = False  # the search has ended under the decisions that it knows of
 
@@ -193,13 +191,12 @@ class Session:
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         if self.request.evaluate:
             result = replace(result, score=baseline_score(self._bench))
-        self._reporter.watch = SourceWatch(facts.sources)
+        self._reporter.sources = dict(facts.sources)
         self._begin(facts, result)
         tries_several = self.request.wants_several and self._bench.world is None  # a script decides how it is spread
         if tries_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
             self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
-            self.request = replace(self.request, gpus=1, machines=1)
             tries_several = False
         known = self._trials.publish(self._current)
         if not tries_several and not known.plan.candidates:

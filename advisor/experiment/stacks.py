@@ -7,9 +7,9 @@ Without compiling first, then compiled; a form that failed gives way to a simple
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from advisor.experiment import policy
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
-from advisor.experiment.policy import POLICY
 from advisor.judging.judge import BASELINE
 from advisor.recipe import NOT_COMPILED, Stage
 from advisor.recipe.plan import AROUND_LOSS
@@ -31,14 +31,14 @@ def whole_stacks(known: Known) -> Moves:
     waits for its data. After a decision it is the rest of the stack, if that was never measured.
     """
     if known.pending:
-        yield Move(Kind.STACK, known.stack, POLICY.stack_gain, f"stack: {known.stack}")
+        yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"stack: {known.stack}")
         return
     if needs_explaining(known):
         return
     usual = known.usual.filtered(lambda key: key not in known.dropped)
     plain = _usable_form(known, _usable_form(known, usual).merged(known.uncompiled))
     if not set(usual) <= set(known.stack) and not known.judge.has_tried(plain):
-        yield Move(Kind.STACK, plain, POLICY.stack_gain, f"stack: {plain}", known.stack)
+        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"stack: {plain}")
     else:
         yield from _compiled_stack(known, plain)
 
@@ -53,7 +53,7 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
         rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
         compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
         gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
-        yield Move(Kind.STACK, compiled, max([POLICY.proof, *gains]), f"stack: {compiled}", known.stack)
+        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"stack: {compiled}")
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
@@ -87,7 +87,7 @@ def needs_explaining(known: Known) -> bool:
         # Steps that draw random numbers may have been seen too seldom to tell another draw from a fault.
         draws = {run.losses or run.outputs for run in judge.unchanged_runs}
         again = len(judge.runs.get(BASELINE, ()))
-        if not (judge.spread.random and len(draws) < POLICY.most_runs and again < POLICY.most_runs):
+        if not (judge.spread.random and len(draws) < policy.MOST_RUNS and again < policy.MOST_RUNS):
             return False
     stacks = (one for one in judge.runs if (len(one) > 1 or one == known.usual) and judge.measured_runs(one))
     return not all(permits(settings, judge.numerics(settings)) for settings in stacks)

@@ -30,7 +30,7 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.ScalingMeasured: {"scaling": "record"},
     events.ExportVerified: {"verification": "verification"},
     events.StackMeasured: {"measured_stack": "record"},
-    events.Ranked: {"_ranked": "recommendations"},
+    events.Ranked: {"ranked": "recommendations"},
     events.Paused: {"paused": "waiting"},
 }
 # Events after which no trial runs: one runs at a time, and nothing is measured or ranked meanwhile.
@@ -50,9 +50,8 @@ class SessionState:
 
     ``live_ms`` are the step times of the running trial's blocks so far.
 
-    ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
-    which then has no figures until the rest has been measured (``StackRecord.pending``). ``measured_stack`` is the one
-    that was measured last.
+    ``measured_stack`` is the stack that was measured last, and ``ranked`` are the recommendations beside it; ``stack``
+    and ``recommendations`` follow the person's decisions at once.
 
     ``sets_tried`` are the settings that were tried together, also where they failed; ``combinations`` can be used.
     """
@@ -72,10 +71,9 @@ class SessionState:
     trials: dict[str, records.TrialRecord] = field(default_factory=dict)
     sets_tried: frozenset[Settings] = frozenset()
     combinations: dict[Settings, records.Combination] = field(default_factory=dict)
-    stack: records.StackRecord | None = None
     measured_stack: records.StackRecord | None = None
     scaling: ScalingRecord | None = None
-    recommendations: tuple[records.Recommendation, ...] = ()
+    ranked: tuple[records.Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, records.Value] = field(default_factory=dict)
     running: str = ""
@@ -91,7 +89,6 @@ class SessionState:
     verification: records.Verification | None = None
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
-    _ranked: tuple[records.Recommendation, ...] = ()
 
     @classmethod
     def of(cls, history: Iterable[events.Event]) -> SessionState:
@@ -160,8 +157,6 @@ class SessionState:
                 self._follow_trial(event)
         if isinstance(event, _NOTHING_RUNS):
             self.running = self.activity = ""
-        if isinstance(event, events.StackMeasured | events.Ranked | events.Decided):
-            self._follow_decisions()
 
     def _follow_trial(self, event: events.Event) -> None:
         match event:
@@ -211,22 +206,21 @@ class SessionState:
         """The recipes of the settings that are known."""
         return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
 
-    def _follow_decisions(self) -> None:
-        """Take rejected settings out of the shown stack and its recommendations, or put them back.
+    @property
+    def recommendations(self) -> tuple[records.Recommendation, ...]:
+        """The recommendations, best first; of rejected recipes none is in the stack."""
+        return tuple(replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self.ranked)
 
-        Without them the stack has no figures, for it was not measured.
-        """
-        self.recommendations = tuple(
-            replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self._ranked
-        )
-        self.stack = stack = self.measured_stack
-        owners = self._owners
-        gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected} if stack else {}
+    @property
+    def stack(self) -> records.StackRecord | None:
+        """The stack, less what the person rejected: the rest has no figures until it has been measured."""
+        stack, owners, rejected = self.measured_stack, self._owners, self.rejected
+        gone = {key: owners[key] for key in stack.settings if owners.get(key) in rejected} if stack else {}
         if stack is None or not gone:
-            return
+            return stack
         rest = {key: value for key, value in stack.settings.items() if key not in gone}
         why = f"not measured since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
-        self.stack = records.StackRecord(
+        return records.StackRecord(
             settings=rest,
             result=records.TrialResult(records.Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},

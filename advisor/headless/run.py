@@ -185,7 +185,7 @@ def open_session(request: Request, past: PastSession | None, emit: Callable[[Eve
     from advisor.runner.trials import Runner
 
     Runner.prepare()
-    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    journal = Journal.create(request) if past is None else Journal(past.path)
     return Session(request, Runner(), emit, journal, past=past)
 
 

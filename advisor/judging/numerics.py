@@ -59,8 +59,6 @@ _STREAM_MARGIN = 3.0
 # A sum depends on its order, which the number of threads decides.
 _SUMMATION = 2.0**-20
 _TINY = 1e-12
-# The ranks of a comparison, the higher the worse.
-_EQUAL, _AS_BASELINES, _CLOSE, _CHANGED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def compare_numerics(
     elif result.batch_size != baseline.batch_size:
         why_not = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
     output_error = max(_distances(OUTPUTS, baseline, reference), default=None)
-    found: list[tuple[int, float, NumericsResult]] = []
+    found: list[tuple[float, NumericsResult]] = []
     for quantity, of_baselines in ((LOSSES, spread.losses), (OUTPUTS, spread.outputs)):
         if not why_not and differences(quantity, result, baseline):
             explained = explained_by(quantity, max(rounding, own_rounding), own_rounding, output_error)
@@ -135,7 +133,7 @@ def compare_numerics(
             found.append(_compared(quantity, *runs, declared=declared, explained=explained, spread=of_baselines))
     if not found:
         return NumericsResult(declared, declared, None, why_not or "nothing to compare", compared=False)
-    return max(found, key=lambda one: one[:2])[2]
+    return max(found, key=lambda one: (one[1].measured.severity, not one[1].as_baselines, one[0]))[1]
 
 
 def _compared(
@@ -147,8 +145,8 @@ def _compared(
     declared: Numerics,
     explained: float,
     spread: float,
-) -> tuple[int, float, NumericsResult]:
-    """The comparison of one quantity of both trials: its rank, how far beyond the tolerance it is, and the result."""
+) -> tuple[float, NumericsResult]:
+    """The comparison of one quantity of both trials: how far beyond the tolerance it is, and the result."""
     steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
@@ -162,23 +160,23 @@ def _compared(
         what = "the outputs of the first step" if result.losses else "the outputs"
     elif counted < len(steps) and max(steps[:counted]):
         what = f"the losses of the first {counted} steps" if counted > 1 else "the losses of the first step"
-    rank, measured, text = _CLOSE, Numerics.CLOSE, f"{what} differ by {difference:.1e}"
+    measured, text = Numerics.CLOSE, f"{what} differ by {difference:.1e}"
     if not difference:
-        rank, measured, text = _EQUAL, Numerics.EXACT, f"{what} are equal to the bit"
+        measured, text = Numerics.EXACT, f"{what} are equal to the bit"
     elif as_baselines:
         much = "no more than" if difference <= spread else "about as much as"
-        rank, text = _AS_BASELINES, f"{text}, {much} two baselines do ({spread:.1e})"
+        text += f", {much} two baselines do ({spread:.1e})"
     elif excesses[worst] > 1:
-        rank, measured, difference = _CHANGED, Numerics.CHANGED, steps[worst]
+        measured, difference = Numerics.CHANGED, steps[worst]
         at = f" at step {worst + 1}" if len(steps) > 1 else ""
         text = f"{what} differ by {difference:.1e}{at}, where rounding explains {allowed[worst]:.1e}"
     off, baseline_off = (max(each[:counted], default=None) for each in (distances, own))
-    if rank >= _CLOSE and reference is not None and off is not None and baseline_off is not None:
+    if reference is not None and off is not None and baseline_off is not None and difference and not as_baselines:
         precision = reference.notes[0] if reference.notes else "higher precision"
         text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
     seen = (measured, declared, difference, text, off, baseline_off, as_baselines)
     found = NumericsResult(*seen, another_draw=min(_SAYS_NOTHING, _STREAM_MARGIN * spread))
-    return rank, excesses[worst] if rank == _CHANGED else 0.0, found
+    return excesses[worst] if measured is Numerics.CHANGED else 0.0, found
 
 
 # --- what rounding explains -----------------------------------------------------------------------------------

@@ -430,7 +430,6 @@ class StackRecord:
 class Combination:
     """Settings that were measured together, with their speed and memory."""
 
-    name: str
     settings: dict[str, Value]
     comparison: Comparison | None
     peak_reserved_bytes: int

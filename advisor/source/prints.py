@@ -38,17 +38,3 @@ def imported_sources() -> dict[str, str]:
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
     """The files whose content is another than it was, or that are gone."""
     return tuple(path for path, known in sources.items() if fingerprint(path) != known)
-
-
-class SourceWatch:
-    """Notices files that change while a session runs."""
-
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        self._sources = dict(sources)
-
-    def changed(self) -> tuple[str, ...]:
-        """The files that have changed since their fingerprints were taken; each is returned by one call only."""
-        found = changed_sources(self._sources)
-        for path in found:
-            del self._sources[path]
-        return found

@@ -82,7 +82,7 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     Runner.prepare()
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
-    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    journal = Journal.create(request) if past is None else Journal(past.path)
     catalog = partial(load_catalog, request.recipe_folders)
 
     def session() -> Session:

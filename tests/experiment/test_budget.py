@@ -8,16 +8,12 @@ from types import SimpleNamespace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts, host
 from fake_trials import FakeRun
-from made_up import failed
+from made_up import bench_of, failed
 from stopped_clock import Clock
 
 from advisor.experiment.measuring.baseline import reference_spec
-from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
-from advisor.experiment.past.journal import Journal
-from advisor.experiment.request import Request
 from advisor.judging.numerics import Spread
-from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
@@ -181,13 +177,10 @@ BASELINE = TrialResult(
 def spec(tmp_path, monkeypatch):
     """The spec of the reference for these facts, this baseline and this spread."""
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
-    request = Request(TargetSpec("t.py", str(tmp_path)))
-    journal = Journal.create(request)
 
     def made(facts=None, baseline=BASELINE, spread=None, *, budget_s=300.0, spent_s=0.0):
         clock = iter([0.0, *[spent_s] * 99])
-        budget = Budget(budget_s, clock=lambda: next(clock))
-        bench = Bench(request, Runner(), budget, journal, emit=lambda event: None, catalog=load_catalog())
+        bench = bench_of(Runner(), tmp_path, lambda: next(clock), total_s=budget_s)
         return reference_spec(bench, facts or gpu_facts(), baseline, spread or Spread())
 
     return made

@@ -9,20 +9,16 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, host
 from fake_trials import FakeRun, FakeTrials
-from made_up import CATALOG, product, result_at
+from made_up import bench_of, product, result_at
 from planted import pauses_removed, plant_removers
 
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
-from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.measuring.budget import Budget
-from advisor.experiment.past.journal import Journal
-from advisor.experiment.request import Request
 from advisor.judging.judge import Judge
 from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Block, Hardware, Mode, Outcome, TargetSpec, TrialKind, TrialResult, Verdict
+from advisor.records import Block, Hardware, Mode, Outcome, TrialKind, TrialResult, Verdict
 from advisor.report.figures import candidates_tried, settings_to_export
 
 BUSY = "another process came to the GPU while it was measured"
@@ -48,9 +44,7 @@ class Machine:
 
 def bench_on(machine, folder, monkeypatch, total_s=100.0):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(folder))
-    request = Request(TargetSpec("target.py", str(folder)), budget_s=total_s)
-    budget = Budget(total_s, machine)
-    return Bench(request, machine, budget, Journal.create(request), emit=lambda event: None, catalog=CATALOG)
+    return bench_of(machine, folder, machine, total_s=total_s)
 
 
 def test_a_disturbed_baseline_is_repeated_also_where_other_programs_keep_cores_busy(tmp_path, monkeypatch):

@@ -10,13 +10,13 @@ import pytest
 from fuzzed import MANY, fuzz
 from hypothesis import strategies as st
 from report_text import html_report, markdown_report
-from sample_session import cancelled_history, detailed_history, failed_history, sample_request
+from sample_session import cancelled_history, detailed_history, failed_history, written
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.cli.commands.measure import measure_parser
 from advisor.errors import AdvisorError
-from advisor.experiment.past.journal import Journal, open_session
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
@@ -110,14 +110,6 @@ def damaged(seed, histories):
     return bytes(text[: chance.randrange(len(text))] if chance.random() < 0.2 else text)
 
 
-def recorded(history):
-    journal = Journal.create(sample_request())
-    for event in history:
-        journal.record(event)
-    journal.close()
-    return journal.path
-
-
 def summary(state, request, catalog):
     out = io.StringIO()
     print_sections(summary_sections(state, catalog), out)
@@ -130,7 +122,7 @@ SHOWN = [summary, lambda state, request, catalog: json_text(state, request), mar
 @EXAMPLES
 def test_journals(examples, tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
-    paths = [recorded(history()) for history in (detailed_history, cancelled_history, failed_history)]
+    paths = [written(history()).path for history in (detailed_history, cancelled_history, failed_history)]
     histories, path, catalog = [path.read_bytes() for path in paths], paths[-1], load_catalog()
 
     def shows(seed):

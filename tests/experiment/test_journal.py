@@ -14,6 +14,7 @@ from sample_session import (
     sample_history,
     sample_request,
     several_gpus_history,
+    written,
 )
 
 from advisor.errors import UsageError
@@ -47,14 +48,6 @@ HISTORIES = {
 }
 UNRECORDED = (events.BlockTimed, events.Paused, events.ProgressMade, events.TrialActivity)
 pytestmark = pytest.mark.usefixtures("own_state")
-
-
-def written(history=(), request=None):
-    journal = Journal.create(request or sample_request())
-    for event in history:
-        journal.record(event)
-    journal.close()
-    return journal
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
@@ -136,7 +129,7 @@ def test_what_follows_a_cut_line_can_be_read(cut):
     journal = written([events.StageStarted("one"), events.StageStarted("two")])
     text = journal.path.read_bytes()
     journal.path.write_bytes(text[: len(text) - cut])
-    again = Journal(journal.path, sample_request())
+    again = Journal(journal.path)
     again.record(events.StageStarted("resumed"))
     again.close()
     stages = [event.stage for event in open_session().events if isinstance(event, events.StageStarted)]
@@ -180,7 +173,7 @@ HOLDS = """
 import sys
 from pathlib import Path
 from advisor.experiment.past.journal import Journal
-journal = Journal(Path(sys.argv[1]), None)
+journal = Journal(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -193,10 +186,10 @@ def test_one_process_writes_at_a_time():
     )
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(UsageError, match=f"is being written by another process, {holder.pid}"):
-        Journal(path, sample_request())
+        Journal(path)
     holder.kill()
     holder.communicate()
-    Journal(path, sample_request()).close()
+    Journal(path).close()
 
 
 def test_a_full_disk_ends_the_journal_and_is_told_once():

@@ -13,7 +13,7 @@ from landscapes.replay import Replay
 
 from advisor.experiment.events import Said, StackMeasured
 from advisor.recipe.catalog import load_catalog
-from advisor.records import TargetSpec, TrialKind, TrialSpec
+from advisor.records import TargetSpec, TrialSpec
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
 BOUNDS = {"synthetic_host_bound": 0.9, "synthetic_convnet": 0.9, "synthetic_loader_bound": 0.85, "": 0.85}
@@ -34,11 +34,6 @@ def landscape_of(name):
 @pytest.fixture(params=PATHS)
 def landscape(request):
     return landscape_of(request.param)
-
-
-@pytest.fixture
-def convnet():
-    return landscape_of("synthetic_convnet")
 
 
 def spec_of(settings, **changes):
@@ -83,30 +78,7 @@ def test_the_search_finds_most_of_what_is_known(landscape):
     assert session.session_s < 1.05 * BOUND_AT_S
 
 
-# --- the replay --------------------------------------------------------------------------------------------------
-
-
-def test_code_that_was_compiled_is_found_in_the_cache(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    compiled = {"compile.mode": "default", "precision.autocast": "bfloat16"}
-    cold = ran(replay, compiled)
-    same_code = ran(replay, {**compiled, "optimizer.implementation": "fused"})
-    other_code = ran(replay, {**compiled, "model.memory_format": "channels_last"})
-    assert cold.warmup_s > 30
-    assert same_code.warmup_s < cold.warmup_s / 2
-    assert other_code.warmup_s > 30
-
-
-def test_what_compiles_beside_is_in_the_cache_once_there_was_time(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    beside = {"compile.mode": "default", "precision.autocast": "bfloat16"}
-    replay.compile_beside(spec_of(beside, kind=TrialKind.COMPILE))
-    started_s = replay.clock()
-    result = ran(replay, {"compile.mode": "default"})
-    assert result.measured
-    assert replay.clock() - started_s < 1.3 * result.wall_s  # not one after the other
-    early = replay.compiled_beside()
-    assert (ran(replay, beside).warmup_s < 15) == (early is not None)
+# --- compiling ------------------------------------------------------------------------------------------------------
 
 
 def session_of_slow_compiling(landscape, monkeypatch, compile_s, budget_s=120.0):
@@ -121,8 +93,9 @@ def session_of_slow_compiling(landscape, monkeypatch, compile_s, budget_s=120.0)
         session = run_session(replay, budget_s=budget_s)
     assert not session.problem
     assert session.session_s <= budget_s + 1
-    stacks = [told.event.record for told in session.told if isinstance(told.event, StackMeasured)]
-    return stacks[-1], [told.event.text for told in session.told if isinstance(told.event, Said)]
+    told = [event for _, event in session.told]
+    stacks = [event.record for event in told if isinstance(event, StackMeasured)]
+    return stacks[-1], [event.text for event in told if isinstance(event, Said)]
 
 
 def test_a_compilation_that_does_not_end_costs_nothing(monkeypatch):

@@ -5,22 +5,18 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, gpu_facts
 from fake_trials import FakeTrials
-from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, failed, known_of, known_with, reporter_to, result_at
+from made_up import BF16, COMPILED, CUDNN, FUSED, GRAPH, bench_of, failed, known_of, known_with, reporter_to, result_at
 from stopped_clock import Clock
 
+from advisor.experiment import policy
 from advisor.experiment.known import Kind, Move
-from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.move_trials import MoveTrials
 from advisor.experiment.moves import moves
-from advisor.experiment.past.journal import Journal
-from advisor.experiment.policy import POLICY
-from advisor.experiment.request import Request
 from advisor.experiment.search import rank
 from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.judging.runs import Turns
 from advisor.recipe.settings import Settings
-from advisor.records import Outcome, TargetSpec
+from advisor.records import Outcome
 from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
@@ -30,15 +26,12 @@ WHOLE = STACK.merged(COMPILED.settings)
 @pytest.fixture
 def trials(tmp_path):
     """A trials with a budget of 100 s, whose ordinary trials take 3 s and whose compilations took 20 s."""
-    request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
     clock = Clock()
-    budget = Budget(100.0, clock)
-    told = []
-    bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
-    budget.learn(Settings(), 3.0)
-    budget.learn(WHOLE, 20.0)
-    made = MoveTrials(bench, reporter_to(told.append))
-    made.clock, made.told = clock, told
+    bench = bench_of(Runner(), tmp_path, clock)
+    bench.budget.learn(Settings(), 3.0)
+    bench.budget.learn(WHOLE, 20.0)
+    made = MoveTrials(bench, reporter_to(lambda event: None))
+    made.clock = clock
     return made
 
 
@@ -132,7 +125,7 @@ def test_a_repeat_of_the_baseline_that_failed_is_not_made_again():
     assert not any(move.kind is Kind.AGAIN and not move.settings for move in moves(known))
 
 
-@pytest.mark.parametrize(("gain", "started"), [(POLICY.large_gain, True), (1.15, False)])
+@pytest.mark.parametrize(("gain", "started"), [(policy.LARGE_GAIN, True), (1.15, False)])
 def test_a_compilation_that_may_end_too_late_is_started_only_for_a_stack_with_priority(trials, gain, started):
     trials.clock.now = 88.0
     assert trials.affords(stack_move(WHOLE.without(BF16.key), gain), known_of(gpu_facts())) is started
@@ -147,8 +140,7 @@ def test_no_trial_may_run_much_longer_than_the_budget(trials):
 
 def test_a_trial_of_compiled_code_that_was_given_up_gets_more_time_the_next_time(tmp_path):
     fake = FakeTrials(lambda settings: failed("no result after 5 s", Outcome.TIMED_OUT), facts=gpu_facts(), trial_s=5.0)
-    request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
-    bench = Bench(request, fake, Budget(100.0, fake), Journal.create(request), emit=lambda told: None, catalog=CATALOG)
+    bench = bench_of(fake, tmp_path, fake)
     bench.budget.learn(Settings(), 2.0)
     bench.budget.learn(WHOLE, 6.0)
     before = bench.expected_s(WHOLE)

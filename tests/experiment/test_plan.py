@@ -142,7 +142,7 @@ def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(trie
 def test_an_accepted_value_takes_the_place_of_another_that_is_as_fast():
     known = known_with((LAST.settings, result_at(1.2)), (GRAPH.settings, result_at(1.0)), stack=Settings(LAST.settings))
     other = replace(LAST, value="contiguous")
-    swap = Move(Kind.SWAP, Settings(other.settings), 1.0, other.name, base=known.stack, candidate=other)
+    swap = Move(Kind.SWAP, Settings(other.settings), 1.0, other.name, other)
     same = Evidence(runs=((swap.settings, result_at(1.2)),))
     assert known.after(swap, same).stack == LAST.settings
     consent = replace(known.plan.consent, decisions={LAST.recipe: Decision.ACCEPTED}, values={LAST.recipe: other.value})

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 from planted import plant
-from sample_session import sample_history, sample_request
+from sample_session import sample_history, sample_request, written
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.experiment import events
-from advisor.experiment.past.journal import Journal, open_session
+from advisor.experiment.past.journal import open_session
 from advisor.files.folders import make_private, state_folder, write_record
 from advisor.records.secrets import arguments_without_secrets, names_a_secret
 
@@ -24,17 +24,9 @@ def _state(tmp_path, monkeypatch):
 
 
 def recorded(history=(), **changes):
-    request = sample_request()
-    config_path = changes.pop("config_path", None)
-    folders = changes.pop("recipe_folders", ())
-    request = replace(
-        request, target=replace(request.target, **changes), config_path=config_path, recipe_folders=folders
-    )
-    journal = Journal.create(request)
-    for event in history or sample_history():
-        journal.record(event)
-    journal.close()
-    return journal
+    request, folders = sample_request(), changes.pop("recipe_folders", ())
+    request = replace(request, target=replace(request.target, **changes), recipe_folders=folders)
+    return written(history or sample_history(), request)
 
 
 SECRETS = """password db_password hf_token HF_TOKEN hubToken token api_key apiKey API-KEY secrets client.secret

@@ -58,10 +58,10 @@ def told_by(*steps):
     return told, known
 
 
-def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None):
+def measured(kind, settings, step_ms, *, candidate=None):
     """A move, and the one run that came of it."""
     settings = Settings(settings)
-    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, result(step_ms)),))
+    return Move(kind, settings, 1.1, str(settings), candidate), Evidence(runs=((settings, result(step_ms)),))
 
 
 def test_runs_with_a_recipe_that_is_gone_are_left_out():
@@ -143,7 +143,7 @@ def test_a_good_control_is_not_replaced_by_a_repeat_that_crashed():
 def test_a_simpler_combination_that_does_nearly_as_well_is_what_is_recorded_and_taken_up():
     nearly = measured(Kind.ALONE, ALONE, 5.05, candidate=BF16)
     whole = STACK.merged(GRADS.settings)
-    without = measured(Kind.DROP, STACK, 5.0, base=whole)
+    without = measured(Kind.DROP, STACK, 5.0)
     told, before = told_by(measured(Kind.STACK, whole, 6.0), without, nearly, SIDE_BY_SIDE)
     after = resumed(told)
     assert before.stack == after.stack == STACK

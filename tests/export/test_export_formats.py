@@ -162,7 +162,7 @@ def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_pat
     assert file.more[0] == "To use them, in your script:"
     last = file.more[-2:]
     assert [part for part, line in zip(lines, last, strict=True) if part not in line] == []
-    nothing = found_of(replace(seen, stack=None, scaling=None))
+    nothing = found_of(replace(seen, measured_stack=None, scaling=None))
     assert next(iter(format_of("settings").files(nothing, "t.yaml"))).more == ()
 
 

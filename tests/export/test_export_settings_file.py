@@ -46,7 +46,7 @@ def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):
 def test_an_unconfirmed_stack_says_so(state):
     unconfirmed = SessionState.of(sample_history())
     once = replace(unconfirmed.stack.comparison, paired=False)
-    unconfirmed.stack = replace(unconfirmed.stack, confirmed=False, comparison=once)
+    unconfirmed.measured_stack = replace(unconfirmed.stack, confirmed=False, comparison=once)
     assert "measured once" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
 
 
@@ -56,12 +56,12 @@ def test_a_target_cannot_break_out_of_its_comment(state):
 
 
 def test_a_file_without_settings_claims_no_speed_up(state):
-    state.stack = replace(state.stack, settings={})
+    state.measured_stack = replace(state.stack, settings={})
     text = settings_yaml(state, {})
     assert "; nothing that was measured together is measurably faster\n" in text
     assert "speed-up" not in text
     assert Settings.from_yaml(text) == {}
-    state.stack, state.combinations = None, {}
+    state.measured_stack, state.combinations = None, {}
     assert "; none were measured together\n" in settings_yaml(state, {})
 
 

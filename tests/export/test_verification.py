@@ -259,12 +259,12 @@ def test_only_a_confirmed_stack_of_a_session_that_ended_is_verified():
     assert not may_be_verified(SessionState())
     assert not may_be_verified(SessionState.of(sample_history()[:-1]))
     once = confirmed()
-    once.stack = replace(once.stack, confirmed=False)
+    once.measured_stack = replace(once.stack, confirmed=False)
     assert not may_be_verified(once)
 
 
 def test_a_file_without_settings_is_not_tried_as_if_it_had_some(tmp_path):
-    state = replace(confirmed(), stack=None, scaling=None)
+    state = replace(confirmed(), measured_stack=None, scaling=None)
     asked = []
     outputs = Outputs(export_path=str(tmp_path / "tuned.yaml"))
     written = write_outputs(state, sample_request(), outputs, load_catalog(), asked.append)

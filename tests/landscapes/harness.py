@@ -28,28 +28,19 @@ from landscapes.landscape import ROOT, Landscape
 from landscapes.replay import Replay
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event, and the simulated second at which the session told of it."""
-
-    at_s: float
-    event: Event
-
-
 @dataclass(frozen=True)
 class Replayed:
-    """A session that was replayed."""
+    """A session that was replayed; ``told`` are its events, each with its simulated second."""
 
     replay: Replay
-    told: tuple[Told, ...]
+    told: list[tuple[float, Event]]
     session_s: float
 
     def stack_at(self, moment_s: float) -> Settings:
         """The stack that the session would have recommended at a moment: empty before it had one."""
-        stacks = [
-            t.event.record.settings for t in self.told if isinstance(t.event, StackMeasured) and t.at_s <= moment_s
-        ]
-        return Settings(stacks[-1]) if stacks else Settings({})
+        told = (event for at_s, event in self.told if at_s <= moment_s)
+        stacks = [event.record.settings for event in told if isinstance(event, StackMeasured)]
+        return Settings(stacks[-1] if stacks else {})
 
     def share_at(self, moment_s: float) -> float:
         """The best recorded time per sample over that of the stack at a moment: 1 is the best that is known."""
@@ -58,9 +49,8 @@ class Replayed:
     @property
     def problem(self) -> str:
         """Why the session failed; empty when it did not."""
-        return "; ".join(
-            t.event.message + "\n" + t.event.details for t in self.told if isinstance(t.event, SessionFailed)
-        )
+        failures = (event for _, event in self.told if isinstance(event, SessionFailed))
+        return "; ".join(f"{event.message}\n{event.details}" for event in failures)
 
 
 @contextlib.contextmanager
@@ -70,22 +60,21 @@ def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("advisor.experiment") and hasattr(module, "inspect_hardware"):
-                stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
+        found_hardware = mock.patch("advisor.experiment.session.inspect_hardware", return_value=landscape.hardware)
+        stack.enter_context(found_hardware)
         yield Replay(landscape, seed=seed)
 
 
 def run_session(replay: Replay, *, budget_s: float, **options: Any) -> Replayed:
     """Run a session of so many simulated seconds; ``options`` are the request's."""
-    told: list[Told] = []
+    told: list[tuple[float, Event]] = []
     target = TargetSpec(replay.landscape.target, str(ROOT), batch_size=replay.landscape.batch_size)
     request = Request(target, budget_s=budget_s, **options)
     started_s = replay.clock()
     with contextlib.closing(Journal.create(request)) as journal:
-        emit = lambda event: told.append(Told(replay.clock(), event))  # noqa: E731 - the two are one thing
+        emit = lambda event: told.append((replay.clock(), event))  # noqa: E731 - the two are one thing
         Session(request, replay, emit, journal, clock=replay.clock).run()
-    return Replayed(replay, tuple(told), replay.clock() - started_s)
+    return Replayed(replay, told, replay.clock() - started_s)
 
 
 def best_known(replay: Replay) -> tuple[Settings, float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from advisor.errors import UsageError
+from advisor.experiment.past.resuming import has_recipes
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Profile, TrialResult, Value, WorkloadFacts
@@ -26,7 +26,6 @@ _COMPILE_MODE = "compile.mode"
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
-_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +111,6 @@ def is_compiled(settings: Mapping[str, Value]) -> bool:
     return settings.get("compile.mode", "none") != "none"
 
 
-def is_graphed(settings: Mapping[str, Value]) -> bool:
-    """Whether canonical settings replay CUDA graphs."""
-    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in _GRAPH_MODES
-
-
 def compile_key(settings: Mapping[str, Value]) -> Settings | None:
     """What names the compiled code of canonical settings: trials that share it find it in the cache."""
     if not is_compiled(settings):
@@ -138,15 +132,7 @@ def load(path: Path) -> Landscape:
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
     found, catalog = msgspec.convert(data, Landscape), load_catalog()
-    return replace(found, runs=tuple(run for run in found.runs if _are_known(catalog, run.settings)))
-
-
-def _are_known(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
-    try:
-        catalog.check(settings)
-    except UsageError:
-        return False
-    return True
+    return replace(found, runs=tuple(run for run in found.runs if has_recipes(catalog, run.settings)))
 
 
 def stored() -> list[Path]:

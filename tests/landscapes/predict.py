@@ -8,10 +8,11 @@ from statistics import median
 
 import numpy as np
 
+from advisor.judging.runs import is_captured
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult, Value
-from landscapes.landscape import Landscape, Run, canonical, compile_key, is_compiled, is_graphed, sample_seconds
+from landscapes.landscape import Landscape, Run, canonical, compile_key, is_compiled, sample_seconds
 
 # The spread of processes of the same program where too few were repeated. Log units; graphs replay alike, host-bound
 # loops do not (CONTRIBUTING, Measurement).
@@ -86,7 +87,7 @@ class Predictor:
         self.measured = {settings: known for settings, known in self.known.items() if known.measured}
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
         self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
-        variance = {s: self._spreads[is_graphed(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
+        variance = {s: self._spreads[is_captured(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
         self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()}, variance)
 
     def canonical(self, settings: Mapping[str, Value]) -> Settings:
@@ -142,7 +143,7 @@ class Predictor:
             settings,
             result,
             sample_s,
-            self._spreads[is_graphed(settings)],
+            self._spreads[is_captured(settings)],
             self._block_spread(settings),
             cold_s,
             cached_s,
@@ -182,7 +183,7 @@ class Predictor:
         """The standard deviation of processes of the same combination, log units, from what was repeated."""
         squares, freedom = 0.0, 0
         for settings, known in self.measured.items():
-            if is_graphed(settings) == graphed and len(known.measured) > 1:
+            if is_captured(settings) == graphed and len(known.measured) > 1:
                 logs = [math.log(sample_seconds(run.result)) for run in known.measured]
                 squares += sum((value - sum(logs) / len(logs)) ** 2 for value in logs)
                 freedom += len(logs) - 1
@@ -280,7 +281,7 @@ def _parts(settings: Settings) -> frozenset[str]:
     """The settings, and what several of them mean alike: compiled, captured, half precision, workers."""
     alike = {
         "compiled": is_compiled(settings),
-        "captured": is_graphed(settings),
+        "captured": is_captured(settings),
         "half": "precision.autocast" in settings or "precision.weights" in settings,
         "workers": bool(settings.get("data.num_workers")),
     }

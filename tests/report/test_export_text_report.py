@@ -121,7 +121,7 @@ def test_a_session_that_did_not_get_there(catalog, render, history, words):
 
 def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state = SessionState.of(sample_history())
-    state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
+    state.measured_stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
     text = markdown_report(state, sample_request(), catalog)
     assert text.splitlines()[2] == (
         "ResNet training on 1 x NVIDIA H200: 4 of 8 candidates are measurably faster; nothing that was measured "
@@ -164,7 +164,7 @@ def test_warnings_come_right_after_the_result(told):
 
 
 def test_what_disturbed_the_stack_is_a_warning(detailed, catalog):
-    detailed.stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
+    detailed.measured_stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
     assert "The settings together are unreliable: the clock fell." in warnings
 
@@ -210,11 +210,11 @@ def test_what_was_not_tried_stands_with_the_reasons(told):
 
 
 def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
-    detailed.stack = replace(detailed.stack, settings={}, dropped={})
+    detailed.measured_stack = replace(detailed.stack, settings={}, dropped={})
     text = markdown_report(detailed, sample_request(), catalog)
     assert "## The settings together" not in text
     assert "nothing that was measured together is" in text.splitlines()[2]
-    detailed.stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
+    detailed.measured_stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
     section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
     assert "; nothing that was measured together is measurably faster" in section
     assert "- compile: it adds nothing" in section

@@ -19,7 +19,7 @@ AFTER = {"data wait": 0.4, "host-to-device": 0.5, "captured step": 12.9}
 @pytest.fixture
 def state() -> SessionState:
     state = SessionState.of(histories.contributed())
-    state.stack = replace(state.stack, result=replace(state.stack.result, phases=AFTER))
+    state.measured_stack = replace(state.stack, result=replace(state.stack.result, phases=AFTER))
     return state
 
 
@@ -39,7 +39,7 @@ def test_phases_are_those_of_the_step_before_and_after(state) -> None:
     before, after = chart.bars
     assert "".join(part.name[0] for part in before.parts) == "dhflboz"
     assert [part.size for part in after.parts] == list(AFTER.values())
-    state.stack = replace(state.stack, result=replace(state.stack.result, phases={}))
+    state.measured_stack = replace(state.stack, result=replace(state.stack.result, phases={}))
     assert [bar.name for bar in phases_chart(state).bars] == ["before"]
 
 

@@ -102,7 +102,7 @@ def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_re
     refused = ranking(state).row(name)
     assert refused.tick is Tick.REFUSED
     assert refused.note == state.stack.dropped["data.num_workers"]
-    state.stack = replace(state.stack, settings={**state.stack.settings, "data.num_workers": 4})
+    state.measured_stack = replace(state.stack, settings={**state.stack.settings, "data.num_workers": 4})
     assert ranking(state).row(name).tick is Tick.ON
 
 

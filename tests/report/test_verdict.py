@@ -28,7 +28,7 @@ def session(change=None, *, noise=0.01):
         else:
             kept.append(event)
     state = SessionState.of(kept)
-    state.stack = None
+    state.measured_stack = None
     state.baseline = replace(state.baseline, half_width=noise, apart=noise / 2)
     return state
 
@@ -41,7 +41,7 @@ def together(count, *, usable=True):
         state.apply(events.RunMeasured(dict(settings), failed(None)))
         if not usable:
             continue
-        state.combinations[settings] = Combination(str(settings), dict(settings), slower, 1)
+        state.combinations[settings] = Combination(dict(settings), slower, 1)
     return state
 
 
@@ -100,7 +100,7 @@ def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open
     state.combinations = {key: replace(point, comparison=once) for key, point in state.combinations.items()}
     assert no_result(state)[1]
     dropped = dict.fromkeys(next(iter(state.combinations)), UNCLEAR_TOGETHER)
-    state.stack = StackRecord(settings={}, result=TrialResult(Outcome.MEASURED), dropped=dropped)
+    state.measured_stack = StackRecord(settings={}, result=TrialResult(Outcome.MEASURED), dropped=dropped)
     reason, is_finding = no_result(state)
     assert "the most promising, 2 settings, reads 6.51x (1.02" in reason
     assert not is_finding
@@ -138,7 +138,7 @@ def test_what_takes_the_rest_of_a_round_is_named_with_its_share():
 
 def test_the_gain_of_the_step_is_that_of_its_share():
     state = in_a_loop(RoundTimes(8, 100.0, 50.0))
-    state.stack = replace(state.stack, comparison=replace(state.stack.comparison, speedup=2.0))
+    state.measured_stack = replace(state.stack, comparison=replace(state.stack.comparison, speedup=2.0))
     assert "about 1.3x" in whole_loop(state)
 
 

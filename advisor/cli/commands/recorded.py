@@ -147,7 +147,7 @@ def _delete(past: PastSession) -> bool:
     from advisor.experiment.past.journal import Journal
 
     try:
-        Journal(past.path, past.request).close()
+        Journal(past.path).close()
     except UsageError as error:
         warn(error.message)
         return False

@@ -16,7 +16,6 @@ from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.judging.runs import speed
 from advisor.process.logs import last_stack
-from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
     COMPILING,
@@ -80,7 +79,6 @@ class Bench:
         journal: Journal,
         *,
         emit: Callable[[events.Event], None],
-        catalog: Catalog,
     ) -> None:
         self.request = request
         self.may_go_on = threading.Event()
@@ -88,7 +86,7 @@ class Bench:
         self.ending = False
         self.runner = runner
         self.budget = budget
-        self.catalog = catalog
+        self.catalog = budget.catalog
         self._journal = journal
         self.emit = emit
         self._numbers = itertools.count()

@@ -46,7 +46,7 @@ class Budget:
         self, total_s: float, clock: Callable[[], float] = time.monotonic, catalog: Catalog | None = None
     ) -> None:
         self.total_s = total_s
-        self._catalog = catalog or load_catalog()
+        self.catalog = catalog or load_catalog()
         self._clock = clock
         self._started = clock()
         self._walls: list[tuple[Settings, float]] = []
@@ -114,14 +114,14 @@ class Budget:
 
     def learn(self, settings: Settings, wall_s: float) -> None:
         """Learn from the duration of a trial of these settings."""
-        if cost := self._catalog.cost(settings):
-            self._compiled.setdefault(self._catalog.compiled_code(settings), []).append(wall_s / cost)
+        if cost := self.catalog.cost(settings):
+            self._compiled.setdefault(self.catalog.compiled_code(settings), []).append(wall_s / cost)
         else:
             self._walls.append((settings, wall_s))
 
     def has_to_compile(self, settings: Settings) -> bool:
         """Whether settings compile code that no trial has compiled yet, so that the compiler's cache lacks it."""
-        code = self._catalog.compiled_code(settings)
+        code = self.catalog.compiled_code(settings)
         return bool(code) and code not in self._compiled
 
     @property
@@ -139,13 +139,13 @@ class Budget:
         # The first trial that meets new kernels may load them for seconds: its neighbours count as well.
         nearest = min(distance for distance, _ in near) + 1
         expected_s = median([seconds for distance, seconds in near if distance <= nearest][-_LATEST:])
-        if not (cost := self._catalog.cost(settings)):
+        if not (cost := self.catalog.cost(settings)):
             return expected_s
         ordinary_s = median([seconds for _, seconds in self._walls[-_LATEST:]] or [guess_s])
         cold_s = cost * (self.guessed_compile_s + ordinary_s if self.compile_s is None else self.compile_s)
         if self.has_to_compile(settings):
             return max(expected_s, cold_s)
-        _, *again = self._compiled[self._catalog.compiled_code(settings)]
+        _, *again = self._compiled[self.catalog.compiled_code(settings)]
         return max(expected_s, cost * min(again) if again else max(ordinary_s, _CACHED_SHARE * cold_s))
 
 

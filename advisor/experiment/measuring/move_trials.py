@@ -4,13 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from advisor.experiment import events
+from advisor.experiment import events, policy
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.baseline import reference_spec, with_scores
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import INSTRUMENTED
 from advisor.experiment.reporting import Reporter
 from advisor.experiment.stacks import compiled_next
@@ -51,7 +50,6 @@ class MoveTrials:
         self.bench = bench
         self.known: Known | None = None
         self._reporter = reporter
-        self._stage = ""
         self.wanted: Callable[[Move], bool] = lambda move: True
 
     # --- what things cost -----------------------------------------------------------------------------------------
@@ -94,8 +92,8 @@ class MoveTrials:
             waits = bench.catalog.compiles(move.settings) and any(bench.compiles_beside(one.settings) for one in stacks)
             return not waits and budget.allows(cost_s, reserve_s=self.reserve_s(known))
         # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
-        takes_little = cost_s <= POLICY.baseline_share * budget.total_s or move.kind is Kind.CONTROL
-        return takes_little and budget.allows(cost_s + POLICY.safe * sum(self.cost_s(one, known) for one in stacks))
+        takes_little = cost_s <= policy.BASELINE_SHARE * budget.total_s or move.kind is Kind.CONTROL
+        return takes_little and budget.allows(cost_s + policy.SAFE * sum(self.cost_s(one, known) for one in stacks))
 
     def _affords_stack(self, move: Move, known: Known) -> bool:
         """Whether there is time for a whole stack; one with priority starts even if it may end too late.
@@ -109,7 +107,7 @@ class MoveTrials:
         if beside or bench.has_compiled(move.settings):
             cost_s = bench.expected_s(BASELINE)
         elif move.has_priority:
-            cost_s *= POLICY.start_share
+            cost_s *= policy.START_SHARE
         return bench.budget.allows(cost_s, reserve_s=self._reserve_s_beside(move, known))
 
     def _reserve_s_beside(self, move: Move, known: Known) -> float:
@@ -128,7 +126,7 @@ class MoveTrials:
         needed_s = turns_s(self.bench, known, stack)
         if not self.bench.budget.allows(needed_s):
             return 0.0
-        return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
+        return min(_MARGIN * needed_s, policy.RESERVE_SHARE * self.bench.budget.total_s)
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
@@ -243,9 +241,8 @@ class MoveTrials:
 
     def enter(self, stage: str) -> None:
         """Begin a stage, unless it has begun."""
-        if stage != self._stage:
-            self._stage = stage
-            self.bench.emit(events.StageStarted(stage))
+        if stage != self._reporter.state.stage:
+            self._reporter.emit(events.StageStarted(stage))
 
     def post_progress(self, known: Known) -> None:
         """Post how far the session is."""

@@ -50,9 +50,8 @@ def sessions_folder() -> Path:
 class Journal:
     """One session's journal, open for appending, from any thread. Raises UsageError while another process writes it."""
 
-    def __init__(self, path: Path, request: Request) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.request = request
         self._holds = _locked(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
@@ -66,7 +65,7 @@ class Journal:
         try:
             make_private(folder)
             path = _free_path(folder)
-            journal = cls(path, request)
+            journal = cls(path)
         except OSError as error:
             raise _unwritable(folder, error.strerror) from error
         arguments, withheld = arguments_without_secrets(request.target.arguments)

@@ -103,14 +103,18 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     judge = _with_runs(judge, history).with_run(BASELINE, known.judge.baseline)
     ran = (one for one in past.trials.values() if one.result.outcome is not Outcome.SKIPPED)
     catalog = judge.catalog
-    tried = {one.candidate.name: Settings(one.settings) for one in ran if not one.alone and _has(catalog, one.settings)}
+    tried = {
+        one.candidate.name: Settings(one.settings)
+        for one in ran
+        if not one.alone and has_recipes(catalog, one.settings)
+    }
     used = {
         Kind.CONTROL: any(run.measured for run in judge.controls),
         Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
     }
     done = frozenset(kind for kind, is_done in used.items() if is_done)
     taken = replace(Known.begin(known.plan.with_facts(facts), judge), tried=tried, done=done)
-    stack = past.stack if past.stack and _has(catalog, past.stack.settings) else None
+    stack = past.stack if past.stack and has_recipes(catalog, past.stack.settings) else None
     if stack is not None and not stack.pending and past.goal == judge.goal:
         # The combination that the search worked on: the recorded settings, with those whose part is unclear.
         found, dropped = stack.settings, stack.dropped
@@ -120,7 +124,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     return replace(taken, stack=taken.best_usable())
 
 
-def _has(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
+def has_recipes(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
     """Whether settings that were measured once still have recipes."""
     with suppress(UsageError):
         catalog.check(settings)
@@ -133,7 +137,7 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
         if not isinstance(event, RunMeasured | TurnsMeasured):
             continue
         of_turns = event.turns_of if isinstance(event, RunMeasured) else event.settings
-        if not _has(judge.catalog, {**event.settings, **(of_turns or {})}):
+        if not has_recipes(judge.catalog, {**event.settings, **(of_turns or {})}):
             continue
         if isinstance(event, RunMeasured):
             judge = judge.with_run(Settings(event.settings), event.result)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
-from advisor.experiment import events
+from advisor.experiment import events, policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.turns import in_turn
-from advisor.experiment.policy import POLICY
 from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, name_of, strategy_of
 from advisor.experiment.search import Trials, search
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
@@ -168,7 +167,7 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
     joined = known.carried.merged(beside)
     gain = known.judge.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
-    return max(gain, POLICY.information)
+    return max(gain, policy.INFORMATION)
 
 
 def _again(known: Scaling) -> Iterator[Move]:
@@ -178,8 +177,8 @@ def _again(known: Scaling) -> Iterator[Move]:
         if comparison is None or settings in (BASELINE, known.stack) or BATCH in settings:
             continue
         is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
-        if is_open and comparison.speedup > POLICY.least_gain and not known.why_unusable(settings):
-            yield _move(min(comparison.speedup, POLICY.small_gain), settings)
+        if is_open and comparison.speedup > policy.LEAST_GAIN and not known.why_unusable(settings):
+            yield _move(min(comparison.speedup, policy.SMALL_GAIN), settings)
 
 
 def _of_the_leading(known: Scaling) -> Iterator[Move]:
@@ -193,13 +192,13 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
         return
     plain = _not_compiled(known, lead)
     if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
-        yield _move(POLICY.not_compiled, plain)
+        yield _move(policy.NOT_COMPILED, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
     if not weak and known.judge.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
         own = known.carried.get(BATCH) or known.facts.workload.batch_size
-        yield _move(POLICY.proof, lead.with_value(BATCH, int(own or 1) * known.facts.gpus))
+        yield _move(policy.PROOF, lead.with_value(BATCH, int(own or 1) * known.facts.gpus))
     if known.stack and not known.confirmed:
-        yield _move(POLICY.proof, known.stack, Kind.TURNS)
+        yield _move(policy.PROOF, known.stack, Kind.TURNS)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------
@@ -226,9 +225,8 @@ class RankSearch(Trials[Scaling]):
 
         One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
         """
-        first = _move(1.0, BASELINE, Kind.ALONE)
-        known = self.publish(self._before.after(first, self.measure(first, self._before)))
-        known = search(known, self, moves)
+        judge = replace(self._before.judge, baseline=self._run(BASELINE))
+        known = search(self.publish(replace(self._before, judge=judge)), self, moves)
         if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
             record = replace(known, passed_over={**known.passed_over, **untried}).record()
             self.bench.emit(events.ScalingMeasured(record))

@@ -72,12 +72,8 @@ class Scaling:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence | None) -> Scaling:
-        """The knowledge after a move; the first is a run of one GPU."""
-        if evidence is None:
-            return self
-        if self.judge.baseline.measured:
-            return replace(self, judge=evidence.added_to(self.judge, move.settings))
-        return replace(self, judge=replace(self.judge, baseline=evidence.runs[0][1]))
+        """The knowledge after a move."""
+        return replace(self, judge=evidence.added_to(self.judge, move.settings)) if evidence else self
 
     @property
     def tried(self) -> list[Settings]:

@@ -50,9 +50,8 @@ class Bench(benches.Bench):
         target = TargetSpec("target.py", str(folder), device="cpu")
         request = Request(target, budget_s=total_s, recipe_folders=recipes)
         self.clock, self.asked = Clock(), []
-        journal, catalog = Journal(folder / "session.jsonl", request), load_catalog(recipes)
-        budget = Budget(total_s, self.clock, catalog)
-        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=catalog)
+        budget, journal = Budget(total_s, self.clock, load_catalog(recipes)), Journal(folder / "session.jsonl")
+        super().__init__(request, Runner(), budget, journal, emit=self.hear)
 
     def hear(self, event):
         if isinstance(event, TrialStarted):

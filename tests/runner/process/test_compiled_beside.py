@@ -166,7 +166,7 @@ def bench(tmp_path, monkeypatch, runner):
     recipes = (str(tmp_path / "recipes"),)
     request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S, recipe_folders=recipes)
     journal, catalog = Journal.create(request), load_catalog(recipes)
-    return Bench(request, runner, Budget(BUDGET_S, catalog=catalog), journal, emit=lambda event: None, catalog=catalog)
+    return Bench(request, runner, Budget(BUDGET_S, catalog=catalog), journal, emit=lambda event: None)
 
 
 HOLDS_THE_MEMORY = """
