@@ -18,7 +18,7 @@ from advisor.inlined.code import MOST_LINES, reviewable
 from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
 from advisor.python.step import TEMPLATE, StepText, WrittenFor
-from advisor.recipe import Recipe, Stage, code_of
+from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
 
@@ -267,15 +267,7 @@ class _Patch:
             with self._or_left_out("compile.scope: with_loss"):
                 self._compiled_with_loss(arguments)
                 return
-        code = f"model.compile({arguments})"
-        if plan.compile_scope == "pointwise":
-            code = code_of("pointwise", "model.compile(backend=pointwise_only)")
-        elif plan.compile_scope == "regional":
-            code = code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
-            if names := ", ".join(step.blocks):
-                inside = f"    if type(block).__name__ in [{names}]:\n        block.compile({arguments})"
-                code = f"for block in model.modules():\n{inside}"
-        self._after("model", code)
+        self._after("model", step.compilation())
 
     def _compiled_with_loss(self, arguments: str) -> None:
         """Make the forward pass and the loss a compiled function above the loop."""
