@@ -1,8 +1,7 @@
-"""Models to compile or to trace, and the two ways in which a recipe changes one."""
+"""Models to compile or to trace, and what settings make of one."""
 
 import copy
 
-import pytest
 import torch
 from proposals import CATALOG
 from torch import nn
@@ -58,20 +57,6 @@ def applied(model, settings, mode=Mode.TRAIN, **options):
     return components
 
 
-def by_apply(recipe_id, value, model, mode=Mode.TRAIN):
-    return applied(model, {CATALOG[recipe_id].key: value}, mode).model
-
-
-def by_code(recipe_id, value, model, mode=Mode.TRAIN):
-    model.train(mode is Mode.TRAIN)
-    namespace = {"torch": torch, "model": model, "device": torch.device("cpu")}
-    exec(CATALOG[recipe_id].code(value), namespace)
-    return namespace["model"]
-
-
-both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
-
-
 def twin(make):
     torch.manual_seed(0)
     model = make()
@@ -88,14 +73,3 @@ def gradients_of(model, inputs, seed=0):
 
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-
-
-def losses_of(step, count=6, lr=None):
-    generator = torch.Generator().manual_seed(4)
-    losses = []
-    for index in range(count):
-        if lr is not None:
-            lr(index)
-        batch = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
-        losses.append(step(batch).item())
-    return losses

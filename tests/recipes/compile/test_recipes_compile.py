@@ -6,8 +6,6 @@ from compiled_models import (
     IMAGES,
     Block,
     applied,
-    both_ways,
-    by_apply,
     gradients_of,
     own_blocks,
     parts,
@@ -15,6 +13,7 @@ from compiled_models import (
     sequential_blocks,
     twin,
 )
+from model_structures import coded
 from proposals import CATALOG
 from recipe_workload import Net
 from torch import nn
@@ -29,11 +28,15 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 # --- compile.mode ---------------------------------------------------------------------------------------------
 
 
-@both_ways
+def by_settings(recipe_id, value, model):
+    return applied(model, {CATALOG[recipe_id].key: value}, Mode.INFER).model
+
+
+@pytest.mark.parametrize("way", [by_settings, coded])
 @pytest.mark.parametrize(("value", "graphs"), [("default", 1), ("max-autotune-no-cudagraphs", 1), ("none", 0)])
-def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, eager_backend):
+def test_the_model_is_compiled_as_a_whole_or_not_at_all(way, value, graphs, eager_backend):
     model, reference = twin(own_blocks)
-    back, inputs = effect("compile", value, model, Mode.INFER), torch.randn(2, 8)
+    back, inputs = way("compile", value, model.eval()), torch.randn(2, 8)
     with torch.no_grad():
         torch.testing.assert_close(back(inputs), reference.eval()(inputs))
     assert counters["frames"]["ok"] == graphs
@@ -47,7 +50,7 @@ def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, e
 def test_blocks_are_compiled_once_and_the_model_stays_itself(make, eager_backend):
     model, reference = twin(make)
     names = list(model.state_dict())
-    back = by_apply("compile_scope", "regional", model, Mode.INFER)
+    back = by_settings("compile_scope", "regional", model)
     inputs = torch.randn(2, 3, 8)
     reference.eval()
     with torch.no_grad():
@@ -81,7 +84,8 @@ def test_regions_train_as_the_eager_model_does(eager_backend):
     model, reference = twin(own_blocks)
     inputs = torch.randn(4, 8)
     expected = gradients_of(reference, inputs)
-    torch.testing.assert_close(gradients_of(by_apply("compile_scope", "regional", model), inputs), expected)
+    regions = applied(model, {"compile.scope": "regional"}).model
+    torch.testing.assert_close(gradients_of(regions, inputs), expected)
 
 
 def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
@@ -162,7 +166,7 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(monkey
         return usual(module, **options)
 
     model, reference = twin(Formula)
-    changed = by_apply("compile_scope", "pointwise", model)
+    changed = applied(model, {"compile.scope": "pointwise"}).model
     monkeypatch.setattr(torch, "compile", counted)
     assert changed is model
     for size in (4, 6, 7):
