@@ -1,18 +1,14 @@
 """Effects of a recipe on the objects, the process, the plan and the step; the code that it shows has the same ones."""
 
 import pytest
+import test_recipes_kept_promises as promised
 import torch
-from exported_module import plain_losses
 from process_state import process_state, state_put_back
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
-from test_recipes_kept_promises import Net
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.recipe.plan import StepPlan
-from advisor.records import Mode
+from advisor.recipe import Recipe, Stage
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
@@ -23,16 +19,6 @@ OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "large_batch_optimizer", "
 
 
 # --- objects and process --------------------------------------------------------------------------------------
-
-
-def workload_for(recipe):
-    torch.manual_seed(0)
-    mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
-    model = Net().train(mode is Mode.TRAIN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
-    data = TensorDataset(torch.randn(16, 3, 8, 8), torch.arange(16) % 4)
-    loader = DataLoader(data, batch_size=4, num_workers=1)
-    return Components(model, optimizer, loader, StepPlan(mode=mode, device="cpu"), batch_size=4)
 
 
 def described(model, optimizer):
@@ -73,12 +59,12 @@ def cases():
 @pytest.mark.parametrize(("recipe", "value"), cases())
 def test_code_leaves_objects_and_process_as_apply_does(recipe, value):
     with state_put_back():
-        workload = workload_for(recipe)
+        workload = promised.components(mode_for(recipe), adam=True)
         if reason := refusal(recipe, value, workload):
             pytest.skip(reason)
         applied = described(workload.model, workload.optimizer)
     with state_put_back():
-        names = run_code(recipe, value, workload_for(recipe))
+        names = run_code(recipe, value, promised.components(mode_for(recipe), adam=True))
         assert described(names["model"], names["optimizer"]) == applied
 
 
@@ -88,7 +74,7 @@ def test_values_that_are_compared_differ():
         states = []
         for value in recipe.values:
             with state_put_back():
-                workload = workload_for(recipe)
+                workload = promised.components(mode_for(recipe), adam=True)
                 if not refusal(recipe, value, workload):
                     states.append(described(workload.model, workload.optimizer))
         unseen += [recipe.id] if len(states) > 1 and all(state == states[0] for state in states) else []
@@ -175,25 +161,3 @@ def test_the_plan_says_how_the_step_runs(recipe):
         if not refusal(recipe, value, workload):
             wanted = "none" if value == "contiguous" else value
             assert getattr(workload.plan, recipe.plan_field) == wanted
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW, None])
-def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
-    mode = Mode.TRAIN if optimizer_class else Mode.INFER
-    workload = components(mode, "cuda")
-    if optimizer_class:
-        workload.optimizer = optimizer_class(workload.model.parameters(), lr=0.01)
-    graphed = run_code(CATALOG["step_graph"], True, workload)
-    torch.cuda.synchronize()
-    eager = components(mode, "cuda")
-    if optimizer_class is None:
-        with torch.no_grad():
-            torch.testing.assert_close(graphed["static_output"], eager.model(graphed["inputs"]))
-        return
-    optimizer = optimizer_class(eager.model.parameters(), lr=0.01)
-    # Three steps to warm up and one replay; recording runs nothing.
-    plain_losses(eager.model, optimizer, [(graphed["inputs"], graphed["targets"])] * 4)
-    # By their outputs: the bias before the batch norm has no gradient but rounding, which AdamW makes full steps of.
-    have, want = graphed["model"](graphed["inputs"]), eager.model(graphed["inputs"])
-    torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)
