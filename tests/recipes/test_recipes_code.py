@@ -1,5 +1,8 @@
 """Effects of a recipe on the objects, the process, the plan and the step; the code that it shows has the same ones."""
 
+import subprocess
+import sys
+
 import pytest
 import test_recipes_kept_promises as promised
 import torch
@@ -8,6 +11,7 @@ from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
 from torch import nn
 
+import advisor
 from advisor.recipe import Recipe, Stage
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
@@ -161,3 +165,27 @@ def test_the_plan_says_how_the_step_runs(recipe):
         if not refusal(recipe, value, workload):
             wanted = "none" if value == "contiguous" else value
             assert getattr(workload.plan, recipe.plan_field) == wanted
+
+
+# --- the process's libraries and its environment --------------------------------------------------------------
+
+
+def test_what_the_user_has_set_is_emptied_to_measure_it_off(monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert CATALOG.environment({"cpu.allocator": "malloc"}) == {}
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
+    assert CATALOG.environment({"cpu.allocator": "malloc"}) == {"LD_PRELOAD": ""}
+
+
+def test_a_setting_of_the_environment_that_comes_too_late_is_pointed_out(tmp_path):
+    (tmp_path / "t.yaml").write_text("cpu.allocator: jemalloc\n", encoding="utf-8")
+    tuning = advisor.load(str(tmp_path / "t.yaml"))
+    with pytest.warns(UserWarning, match="LD_PRELOAD=.*jemalloc.* python"):
+        tuning.prepare(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("value", ["default", "expandable_segments"])
+def test_the_allocators_code_sets_what_the_trial_gets(value):
+    code = CATALOG["allocator"].code(value) + "print(os.environ['PYTORCH_CUDA_ALLOC_CONF'])\n"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == CATALOG["allocator"].environment(value)["PYTORCH_CUDA_ALLOC_CONF"]
