@@ -10,13 +10,8 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 
-from advisor.errors import RefusedError
 from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
-
-
-class CaptureError(RefusedError):
-    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
 
 
 class CudaGraph:
