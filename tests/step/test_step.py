@@ -36,16 +36,6 @@ def stepped_losses(step, data):
 # --- training -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
-def test_a_step_is_a_plain_loop_to_the_bit(zero_grad):
-    expected_model, model = net(), net()
-    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(5))
-    step = train_step(model, sgd(model.parameters()), zero_grad=zero_grad)
-    assert stepped_losses(step, batches(5)) == expected
-    for parameter, other in zip(model.parameters(), expected_model.parameters(), strict=True):
-        assert torch.equal(parameter, other)
-
-
 @pytest.mark.parametrize(("zero_grad", "kept"), [("none", False), ("zeros", True), ("manual", False)])
 def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
     model = net()
