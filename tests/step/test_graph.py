@@ -119,15 +119,7 @@ def of_a_flag():
     return loss, assign
 
 
-def of_a_global_in_a_method():
-    class Weighted:
-        def loss(self, model, batch):
-            return FACTOR * of_model(model, batch)
-
-    return Weighted().loss, of_a_global()[1]
-
-
-PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_function, of_a_global_in_a_method]  # others: tests/loops
+PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_function]  # others: tests/loops
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)

@@ -6,8 +6,6 @@ from exported_module import module_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import advisor
-from advisor.errors import UsageError
 from advisor.recipe.catalog import load_catalog
 from advisor.step.tuning import Tuning
 
@@ -25,26 +23,6 @@ def optimizer_of(model):
 def loader():
     torch.manual_seed(1)
     return DataLoader(TensorDataset(torch.randn(24, 3, 8, 8), torch.randint(4, (24,))), batch_size=8)
-
-
-def load(tmp_path, text):
-    path = tmp_path / "tuned.yaml"
-    path.write_text(text, encoding="utf-8")
-    return advisor.load(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("precision.autocats: bfloat16", "no recipe owns the setting"),
-        ("precision.autocast: bfloat17", "bfloat17 is not a value"),
-        ("epochs: 3", "those of a config"),
-        ("[", "not valid YAML"),
-    ],
-)
-def test_files_that_are_wrong(tmp_path, text, message):
-    with pytest.raises(UsageError, match=message):
-        load(tmp_path, text)
 
 
 def test_a_file_from_a_gpu_works_on_the_cpu(model):
