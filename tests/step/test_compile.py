@@ -115,20 +115,9 @@ class Block(nn.Sequential):
         super().__init__(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
 
 
-@pytest.fixture
-def one_rank(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    torch.compiler.reset()
-    counters.clear()
-    yield
-    torch.distributed.destroy_process_group()
-    torch.compiler.reset()
-
-
 @pytest.mark.parametrize("unit", ["blocks", "model"])
 @pytest.mark.parametrize("scope", ["model", "regional"])
-@pytest.mark.usefixtures("one_rank", "eager_backend")
+@pytest.mark.usefixtures("one_rank", "eager_backend", "fresh_compiler")
 def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
     """Inside one call with the hooks nothing was compiled at all: they end a graph."""
     torch.manual_seed(0)
@@ -147,7 +136,7 @@ def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
         torch.testing.assert_close(parameter.grad.full_tensor(), expected.grad)
 
 
-@pytest.mark.usefixtures("one_rank")
+@pytest.mark.usefixtures("one_rank", "fresh_compiler")
 def test_of_distributed_data_parallel_the_model_inside_is_compiled():
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
     compile_model(wrapped, StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode="default"))

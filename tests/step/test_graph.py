@@ -465,29 +465,22 @@ def test_a_loss_from_before_keeps_no_node_on_its_stream():
     assert before.requires_grad
 
 
-def test_hooks_of_distributed_models_stay_on_their_nodes(tmp_path):
+def test_hooks_of_distributed_models_stay_on_their_nodes(one_rank):
     """DistributedDataParallel exchanges gradients by hooks on these nodes."""
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        model, data = net(), batches(1)[0]
-        ddp = nn.parallel.DistributedDataParallel(model)
-        exchanged = []
+    model, data = net(), batches(1)[0]
+    ddp = nn.parallel.DistributedDataParallel(model)
+    exchanged = []
 
-        def count(state, bucket):
-            exchanged.append(1)
-            future = torch.futures.Future()
-            future.set_result(bucket.buffer())
-            return future
+    def count(state, bucket):
+        exchanged.append(1)
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
-        ddp.register_comm_hook(None, count)
-        evaluated = captured(
-            InferStep(model, StepPlan(mode="infer", device="cpu", grad_mode="no_grad"), evaluates=True)
-        )
-        trained = graphed(torch.nn.Sequential(ddp), sgd(model.parameters()))
-        for _ in range(2):
-            evaluated(data[0])
-            trained(data)
-        assert len(exchanged) == 2
-    finally:
-        torch.distributed.destroy_process_group()
+    ddp.register_comm_hook(None, count)
+    evaluated = captured(InferStep(model, StepPlan(mode="infer", device="cpu", grad_mode="no_grad"), evaluates=True))
+    trained = graphed(torch.nn.Sequential(ddp), sgd(model.parameters()))
+    for _ in range(2):
+        evaluated(data[0])
+        trained(data)
+    assert len(exchanged) == 2
