@@ -1,7 +1,8 @@
-"""Models to compile or to trace, and what settings make of one."""
+"""Models to compile or to trace, and the two ways in which a recipe changes one."""
 
 import copy
 
+import pytest
 import torch
 from proposals import CATALOG
 from torch import nn
@@ -55,6 +56,20 @@ def applied(model, settings, mode=Mode.TRAIN, **options):
     components = parts(model, mode, **options)
     apply_settings(CATALOG, components, settings)
     return components
+
+
+def by_apply(recipe_id, value, model, mode=Mode.TRAIN):
+    return applied(model, {CATALOG[recipe_id].key: value}, mode).model
+
+
+def by_code(recipe_id, value, model, mode=Mode.TRAIN):
+    model.train(mode is Mode.TRAIN)
+    namespace = {"torch": torch, "model": model, "device": torch.device("cpu")}
+    exec(CATALOG[recipe_id].code(value), namespace)
+    return namespace["model"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
 
 
 def twin(make):

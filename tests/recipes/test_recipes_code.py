@@ -1,18 +1,17 @@
 """Effects of a recipe on the objects, the process, the plan and the step; the code that it shows has the same ones."""
 
-import subprocess
-import sys
-
 import pytest
-import test_recipes_kept_promises as promised
 import torch
 from process_state import process_state, state_put_back
 from proposals import CATALOG
 from recipe_workload import components, mode_for, refusal, run_code
+from test_recipes_kept_promises import Net
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-import advisor
-from advisor.recipe import Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.plan import StepPlan
+from advisor.records import Mode
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
@@ -23,6 +22,16 @@ OWN_WAY = {"control", "eval_no_grad", "gpu_prefetch", "large_batch_optimizer", "
 
 
 # --- objects and process --------------------------------------------------------------------------------------
+
+
+def workload_for(recipe):
+    torch.manual_seed(0)
+    mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
+    model = Net().train(mode is Mode.TRAIN)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
+    data = TensorDataset(torch.randn(16, 3, 8, 8), torch.arange(16) % 4)
+    loader = DataLoader(data, batch_size=4, num_workers=1)
+    return Components(model, optimizer, loader, StepPlan(mode=mode, device="cpu"), batch_size=4)
 
 
 def described(model, optimizer):
@@ -63,12 +72,12 @@ def cases():
 @pytest.mark.parametrize(("recipe", "value"), cases())
 def test_code_leaves_objects_and_process_as_apply_does(recipe, value):
     with state_put_back():
-        workload = promised.components(mode_for(recipe), adam=True)
+        workload = workload_for(recipe)
         if reason := refusal(recipe, value, workload):
             pytest.skip(reason)
         applied = described(workload.model, workload.optimizer)
     with state_put_back():
-        names = run_code(recipe, value, promised.components(mode_for(recipe), adam=True))
+        names = run_code(recipe, value, workload_for(recipe))
         assert described(names["model"], names["optimizer"]) == applied
 
 
@@ -78,7 +87,7 @@ def test_values_that_are_compared_differ():
         states = []
         for value in recipe.values:
             with state_put_back():
-                workload = promised.components(mode_for(recipe), adam=True)
+                workload = workload_for(recipe)
                 if not refusal(recipe, value, workload):
                     states.append(described(workload.model, workload.optimizer))
         unseen += [recipe.id] if len(states) > 1 and all(state == states[0] for state in states) else []
@@ -165,27 +174,3 @@ def test_the_plan_says_how_the_step_runs(recipe):
         if not refusal(recipe, value, workload):
             wanted = "none" if value == "contiguous" else value
             assert getattr(workload.plan, recipe.plan_field) == wanted
-
-
-# --- the process's libraries and its environment --------------------------------------------------------------
-
-
-def test_what_the_user_has_set_is_emptied_to_measure_it_off(monkeypatch):
-    monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert CATALOG.environment({"cpu.allocator": "malloc"}) == {}
-    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
-    assert CATALOG.environment({"cpu.allocator": "malloc"}) == {"LD_PRELOAD": ""}
-
-
-def test_a_setting_of_the_environment_that_comes_too_late_is_pointed_out(tmp_path):
-    (tmp_path / "t.yaml").write_text("cpu.allocator: jemalloc\n", encoding="utf-8")
-    tuning = advisor.load(str(tmp_path / "t.yaml"))
-    with pytest.warns(UserWarning, match="LD_PRELOAD=.*jemalloc.* python"):
-        tuning.prepare(torch.nn.Linear(2, 2))
-
-
-@pytest.mark.parametrize("value", ["default", "expandable_segments"])
-def test_the_allocators_code_sets_what_the_trial_gets(value):
-    code = CATALOG["allocator"].code(value) + "print(os.environ['PYTORCH_CUDA_ALLOC_CONF'])\n"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    assert printed == CATALOG["allocator"].environment(value)["PYTORCH_CUDA_ALLOC_CONF"]

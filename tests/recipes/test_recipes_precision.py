@@ -6,7 +6,6 @@ import pytest
 import torch
 from exported_module import module_of
 from facts import cpu_facts, gpu_facts
-from model_structures import every_way
 from proposals import CATALOG, proposed, reason
 from torch import nn
 
@@ -56,19 +55,34 @@ def batches(count=5):
     ]
 
 
+def by_apply(recipe_id, value, components):
+    CATALOG[recipe_id].apply(components, value)
+    return components.model, components.optimizer
+
+
+def by_code(recipe_id, value, components):
+    inputs, targets = batches(1)[0]
+    namespace = {"torch": torch, "device": CPU, "loss_fn": nn.functional.cross_entropy}
+    namespace |= {"model": components.model, "optimizer": components.optimizer, "inputs": inputs, "targets": targets}
+    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
+    return namespace["model"], namespace["optimizer"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
+
+
 # --- half-precision weights -----------------------------------------------------------------------------------
 
 
-@every_way
+@both_ways
 @pytest.mark.parametrize("value", ["bfloat16", "float16", "float32"])
-def test_the_weights_and_the_optimizers_state_take_the_type(way, value):
+def test_the_weights_and_the_optimizers_state_take_the_type(effect, value):
     components = parts()
     parameters = list(components.model.parameters())
     components.model(batches(1)[0][0]).sum().backward()
     components.optimizer.step()
     components.optimizer.zero_grad()
-    optimizer = components.optimizer
-    model = way("half_weights", value, components.model, optimizer)
+    model, optimizer = effect("half_weights", value, components)
     dtype = getattr(torch, value)
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
@@ -159,14 +173,14 @@ def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
     assert "applies to inference only" in reason("int8_weights", gpu_facts(linear_shapes=LARGE))
 
 
-@every_way
-def test_float8_training_replaces_large_layers_and_keeps_their_parameters(way):
+@both_ways
+def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect):
     layers = pytest.importorskip("torchao.float8.float8_linear")
     components = parts(model=Wide())
     parameters = list(components.model.parameters())
     inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
     expected = components.model(inputs).detach()
-    model = way("float8", "tensorwise", components.model, components.optimizer)
+    model, optimizer = effect("float8", "tensorwise", components)
     assert [isinstance(model[place], layers.Float8Linear) for place in (0, 2, 4)] == [False, True, False]
     assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
     output = model(inputs)
@@ -174,18 +188,18 @@ def test_float8_training_replaces_large_layers_and_keeps_their_parameters(way):
     assert 0 < distance < 2 * CATALOG["float8"].roundings["tensorwise"]
     output.sum().backward()
     before = model[2].weight.detach().clone()
-    components.optimizer.step()
+    optimizer.step()
     assert not torch.equal(model[2].weight, before)
 
 
-@every_way
+@both_ways
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_integer_weights_compute_nearly_the_same(way, dtype):
+def test_integer_weights_compute_nearly_the_same(effect, dtype):
     pytest.importorskip("torchao")
     components = parts(Mode.INFER, model=Wide().to(getattr(torch, dtype)))
     inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
     expected = components.model(inputs).double()
-    model = way("int8_weights", "int8wo", components.model)
+    model, _ = effect("int8_weights", "int8wo", components)
     assert type(model[2].weight.data) is not torch.Tensor
     assert model[2].weight.shape == (1024, 1024)
     for grad in (torch.enable_grad, torch.no_grad, torch.inference_mode):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from model_structures import applied, every_way
+from compiled_models import both_ways, by_apply
 
 from advisor.inlined.blocks import blocks_to_compile
 from advisor.inlined.training_cache import decoders
@@ -56,13 +56,13 @@ def same_model_twice(make):
     return model, other
 
 
-@every_way
+@both_ways
 @pytest.mark.parametrize("make", [gpt2, t5])
-def test_a_decoder_trains_the_same_and_keeps_nothing(way, make):
+def test_a_decoder_trains_the_same_and_keeps_nothing(make, effect):
     model, other = same_model_twice(make)
     loss, kept, gradients = trained(model)
     assert kept is not None
-    way("training_cache", False, other)
+    effect("training_cache", False, other)
     same, none_kept, same_gradients = trained(other)
     assert none_kept is None
     assert same == loss
@@ -74,7 +74,7 @@ def test_the_outputs_that_a_trial_compares_hold_no_cache(make):
     samples = []
     for model in same_model_twice(make):
         if samples:
-            applied("training_cache", False, model)
+            by_apply("training_cache", False, model)
         optimizer = torch.optim.SGD(model.train().parameters(), lr=0.1)
         step = TrainStep(model, optimizer, None, StepPlan(mode="train", device="cpu"))
         samples.append(probe_training(step, [{"input_ids": IDS, "labels": IDS}] * 2, seed=0).outputs)
@@ -83,7 +83,7 @@ def test_the_outputs_that_a_trial_compares_hold_no_cache(make):
 
 def test_generation_goes_on_keeping_keys_and_values():
     model, other = same_model_twice(gpt2)
-    applied("training_cache", False, other)
+    by_apply("training_cache", False, other)
     options = {"max_new_tokens": 2, "do_sample": False, "return_dict_in_generate": True, "pad_token_id": 0}
     expected, found = (each.eval().generate(IDS, **options) for each in (model, other))
     assert found.past_key_values is not None
@@ -107,7 +107,7 @@ def test_blocks_that_keep_nothing_are_compiled_once_for_all():
             return graph.forward
 
         if not kept:
-            applied("training_cache", False, model)
+            by_apply("training_cache", False, model)
         torch._dynamo.reset()
         for block in blocks_to_compile(model):
             compile_in_place(block, backend=backend)

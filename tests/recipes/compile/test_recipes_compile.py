@@ -6,6 +6,8 @@ from compiled_models import (
     IMAGES,
     Block,
     applied,
+    both_ways,
+    by_apply,
     gradients_of,
     own_blocks,
     parts,
@@ -13,7 +15,6 @@ from compiled_models import (
     sequential_blocks,
     twin,
 )
-from model_structures import coded
 from proposals import CATALOG
 from recipe_workload import Net
 from torch import nn
@@ -28,15 +29,11 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 # --- compile.mode ---------------------------------------------------------------------------------------------
 
 
-def by_settings(recipe_id, value, model):
-    return applied(model, {CATALOG[recipe_id].key: value}, Mode.INFER).model
-
-
-@pytest.mark.parametrize("way", [by_settings, coded])
+@both_ways
 @pytest.mark.parametrize(("value", "graphs"), [("default", 1), ("max-autotune-no-cudagraphs", 1), ("none", 0)])
-def test_the_model_is_compiled_as_a_whole_or_not_at_all(way, value, graphs, eager_backend):
+def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, eager_backend):
     model, reference = twin(own_blocks)
-    back, inputs = way("compile", value, model.eval()), torch.randn(2, 8)
+    back, inputs = effect("compile", value, model, Mode.INFER), torch.randn(2, 8)
     with torch.no_grad():
         torch.testing.assert_close(back(inputs), reference.eval()(inputs))
     assert counters["frames"]["ok"] == graphs
@@ -50,7 +47,7 @@ def test_the_model_is_compiled_as_a_whole_or_not_at_all(way, value, graphs, eage
 def test_blocks_are_compiled_once_and_the_model_stays_itself(make, eager_backend):
     model, reference = twin(make)
     names = list(model.state_dict())
-    back = by_settings("compile_scope", "regional", model)
+    back = by_apply("compile_scope", "regional", model, Mode.INFER)
     inputs = torch.randn(2, 3, 8)
     reference.eval()
     with torch.no_grad():
@@ -158,7 +155,7 @@ def test_pointwise_operations_are_compiled_and_the_model_trains_as_before(monkey
         return usual(module, **options)
 
     model, reference = twin(Formula)
-    changed = applied(model, {"compile.scope": "pointwise"}).model
+    changed = by_apply("compile_scope", "pointwise", model)
     monkeypatch.setattr(torch, "compile", counted)
     assert changed is model
     for size in (4, 6, 7):
