@@ -29,10 +29,6 @@ def train_step(model, optimizer, loss=None, **plan):
     return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu", **plan))
 
 
-def stepped_losses(step, data):
-    return [step(batch).item() for batch in data]
-
-
 # --- training -------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +83,7 @@ def test_the_memory_format_reaches_the_batches_and_changes_no_result():
     step = train_step(model, sgd(model.parameters()), memory_format="channels_last")
     expected_model = net()
     expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(4))
-    assert stepped_losses(step, batches(4)) == pytest.approx(expected, rel=1e-4)
+    assert [step(batch).item() for batch in batches(4)] == pytest.approx(expected, rel=1e-4)
     assert seen == [True] * 4
 
 
