@@ -217,6 +217,17 @@ def real_sessions(state_of_sessions):
 
 
 @pytest.fixture
+def one_rank(tmp_path):
+    """A process group of this process alone."""
+    from torch import distributed
+
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
 def fresh_compiler(monkeypatch):
     """Nothing compiled before, in one process, and nothing left of it."""
     import torch

@@ -5,8 +5,6 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-MOST_LINES = 40  # of one setting's own code in a script: a person reviews the change
-
 
 def names_in(module: str, room: str = "inlined") -> dict[str, Any]:
     """The functions of a module, for a process that applies a setting: it imports torch."""
@@ -22,9 +20,3 @@ def code_of(module: str, call: str) -> str:
     first = ast.parse(text).body[1]  # after the docstring
     functions = "".join(text.splitlines(keepends=True)[first.lineno - 1 :]).strip()
     return f"{functions}\n\n\n{call.strip()}\n"
-
-
-def reviewable(recipe: Any, value: Any) -> str:
-    """A recipe's code for a value; an import in place of what is too long, where the recipe has one."""
-    code: str = recipe.code(value)
-    return getattr(recipe, "imported", "") or code if code.count("\n") > MOST_LINES else code

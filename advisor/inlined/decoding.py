@@ -69,12 +69,14 @@ class ReducedResize:
         from torchvision.transforms.v2.functional import resized_crop
 
         top, left, rows, columns = self._part(image)
-        wanted = self._wanted(rows, columns)
-        width, larger = image.width, min(rows / wanted[0], columns / wanted[1])  # how many times as large as wanted
+        height, *width = [self.resize.size] if isinstance(self.resize.size, int) else self.resize.size
+        shorter = min(rows, columns)
+        wanted = [height, *width] if width else [int(height * rows / shorter), int(height * columns / shorter)]
+        full, larger = image.width, min(rows / wanted[0], columns / wanted[1])  # how many times as large as wanted
         least = math.ceil(image.width / larger), math.ceil(image.height / larger)
         drafted = image.draft("RGB", least) if larger > 1 else None
         pixels = image if image.mode == "RGB" else image.convert("RGB")
-        scale = drafted[1][2] / width if drafted else 1.0
+        scale = drafted[1][2] / full if drafted else 1.0
         if scale == 1.0:
             return resized_crop(pixels, top, left, rows, columns, wanted, self.resize.interpolation)
         box = (left * scale, top * scale, (left + columns) * scale, (top + rows) * scale)
@@ -88,12 +90,6 @@ class ReducedResize:
         if _name_of(self.resize) == "Resize":
             return 0, 0, image.height, image.width
         return RandomResizedCrop.get_params(image, list(self.resize.scale), list(self.resize.ratio))
-
-    def _wanted(self, rows: int, columns: int) -> list[int]:
-        """The rows and columns that a part of this size is resized to."""
-        size, shorter = self.resize.size, min(rows, columns)
-        height, *width = [size] if isinstance(size, int) else size
-        return [height, *width] if width else [int(height * rows / shorter), int(height * columns / shorter)]
 
 
 def _of_tensors(steps: list[Any]) -> list[Any]:

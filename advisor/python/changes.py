@@ -14,16 +14,16 @@ from pathlib import Path
 from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.files.paths import is_file
-from advisor.inlined.code import MOST_LINES, reviewable
-from advisor.python.edits import Edits, Start, edited, position_of, start_of, what_it_sets
+from advisor.python.edits import Edits, Start, edited, start_of, what_it_sets
 from advisor.python.file import parts_of, with_functions
 from advisor.python.step import TEMPLATE, StepText, WrittenFor
-from advisor.recipe import Recipe, Stage, code_of
+from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
 
 _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
+_MOST_LINES = 40  # of one setting's own code: a person reviews the change
 _AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _NO_PLACE = {
@@ -138,7 +138,8 @@ class _Patch:
 
     def _write(self, recipe: Recipe, value: Value) -> None:
         """Write a setting to its places. Raises NotHereError where it has none."""
-        code = reviewable(recipe, value)
+        code = recipe.code(value)
+        code = getattr(recipe, "imported", "") or code if code.count("\n") > _MOST_LINES else code
         match recipe.stage:
             case Stage.ENVIRONMENT:
                 if "os.environ" not in code:
@@ -146,7 +147,7 @@ class _Patch:
                 self.files[self.script].first += [line for line in code.splitlines() if line.strip()]
             case Stage.GLOBAL:
                 self._switches(code)
-            case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > MOST_LINES:
+            case Stage.MODEL | Stage.OPTIMIZER | Stage.DATA if code.count("\n") > _MOST_LINES:
                 raise _NotHereError(_TOO_MUCH)
             case _ if hasattr(recipe, "options"):
                 self._loader(recipe, value, code)
@@ -183,7 +184,8 @@ class _Patch:
         """Give arguments to the calls of a kind: to those with this name only, where there is one."""
         for place in self._places(kind):
             if name is None or place.name in name.split():
-                self.files[place.file].arguments[position_of(place)].update(given)
+                position = place.line, place.column, place.end_line, place.end_column
+                self.files[place.file].arguments[position].update(given)
 
     def _loader(self, recipe: Recipe, value: Value, code: str) -> None:
         calls = self._places("loader call")
@@ -267,15 +269,7 @@ class _Patch:
             with self._or_left_out("compile.scope: with_loss"):
                 self._compiled_with_loss(arguments)
                 return
-        code = f"model.compile({arguments})"
-        if plan.compile_scope == "pointwise":
-            code = code_of("pointwise", "model.compile(backend=pointwise_only)")
-        elif plan.compile_scope == "regional":
-            code = code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
-            if names := ", ".join(step.blocks):
-                inside = f"    if type(block).__name__ in [{names}]:\n        block.compile({arguments})"
-                code = f"for block in model.modules():\n{inside}"
-        self._after("model", code)
+        self._after("model", step.compilation())
 
     def _compiled_with_loss(self, arguments: str) -> None:
         """Make the forward pass and the loss a compiled function above the loop."""

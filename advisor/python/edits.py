@@ -65,11 +65,6 @@ class Edits:
     header: str = ""
 
 
-def position_of(place: Place) -> Position:
-    """The position of a place."""
-    return place.line, place.column, place.end_line, place.end_column
-
-
 def start_of(place: Place) -> Start:
     """The position at which a place begins."""
     return place.line, place.column

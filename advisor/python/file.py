@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from advisor.errors import UsageError
 from advisor.figures.formatting import format_setting
 from advisor.python.step import LINE, OF_DDP, TEMPLATE, StepText, WrittenFor, call
-from advisor.recipe import Recipe, Stage, code_of
+from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
 from advisor.version import __version__
@@ -93,16 +93,16 @@ class _File:
             elif recipe.stage is Stage.STEP and (not recipe.plan_field or recipe.key.startswith("loop.")):
                 lines[Stage.STEP] += [f"# This is for you to put into the loop ({format_setting(recipe.key, value)}):"]
                 lines[Stage.STEP] += [textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)]
-            elif recipe.stage < Stage.COMPILE or (recipe.compiles and value in ("none", "pointwise")):
+            elif recipe.stage < Stage.COMPILE or (recipe.compiles and value == "none"):
                 lines[recipe.stage] += self.of_code(recipe.code(value))
-            elif value == "regional" and not self.step.blocks:
-                calls = "for block in blocks_to_compile(model):\n    block.compile(<COMPILED_WITH>)"
-                lines[recipe.stage] += self.of_code(code_of("blocks", self.step.written(calls)))
+        if "compiles_loss" not in self.step.words:
+            lines[Stage.COMPILE] += self.of_code(self.step.compilation())
         blocks = {
             "GLOBALS": [*lines[Stage.GLOBAL], *lines[Stage.MODEL]],
             "OPTIMIZER": lines[Stage.OPTIMIZER],
             "LOADER": [*lines[Stage.DATA], self.loader(options)],
-            "OTHERS": [*lines[Stage.COMPILE], *lines[Stage.STEP], *self.left_out()],
+            "COMPILE": lines[Stage.COMPILE],
+            "OTHERS": [*lines[Stage.STEP], *self.left_out()],
         }
         body = {name: "\n".join(filter(None, texts)) for name, texts in blocks.items()}
         needs_device = _names(r"device\b", self.step.written(TEMPLATE["PREPARE"], body))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from advisor.recipe import MODES_WITH_GRAPHS, Recipe
+from advisor.recipe import MODES_WITH_GRAPHS, Recipe, code_of
 from advisor.recipe.plan import StepPlan
 from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
@@ -123,18 +123,10 @@ class StepText:
             "on_device": several and batch != "object" and not script,
             "scaler": train and plan.scales_gradients,
             "compiles_loss": train and plan.compiles_loss,
-            "compiles": plan.compiles_with != "none",
         }
         switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
         named = {kind, batch, plan.zero_grad, plan.compile_scope, f"{self.form}_loss", *switches}
         return named | {word for word, does in holds.items() if does}
-
-    @property
-    def blocks(self) -> list[str]:
-        """The classes of the blocks that are compiled one by one, if class names identify them."""
-        facts = self.workload.facts
-        names = sorted({f'"{name}"' for name, _ in facts.repeated_blocks}) if facts else []
-        return names if self.plan.compile_scope == "regional" and '"Sequential"' not in names else []
 
     def text(self) -> str:
         """The class, and the name by which it is used."""
@@ -158,7 +150,6 @@ class StepText:
             "nested": f"on_tensors(lambda part: {one.format('part')}, batch)",
         }
         tensors = {"tensor": "[{}]", "mapping": "{}.values()", "nested": "tensors_of({})"}.get(batch.kind, "{}")
-        compiled_with = self.compiled_with()
         updates = str(plan.accumulate) if train and plan.accumulate > 1 else ""
         share = f"loss / {updates}" if updates else "loss"
         head = "output =" if train or "copies" in words else "return"
@@ -180,8 +171,7 @@ class StepText:
             "MOVED": moved.get(batch.kind, one.format("batch")),
             "TENSORS": tensors.format("batch"),
             "STATIC_TENSORS": tensors.format("static"),
-            "COMPILED_WITH": ", ".join(compiled_with),
-            "COMPILED_LOSS": ", ".join(["self.loss", *compiled_with]),
+            "COMPILED_LOSS": ", ".join(["self.loss", *self.compiled_with()]),
             "WITH": _with(self.contexts()),
             "ON_STREAM": _with(["torch.cuda.stream(self.stream)", *([_AS_RECORDED] if "regional" in words else [])]),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
@@ -193,10 +183,25 @@ class StepText:
             "SET_TO_NONE": "set_to_none=False" if plan.zero_grad == "zeros" else "",
             "LOSS": f"self.scaler.scale({share})" if plan.scales_gradients else f"({share})" if updates else share,
             "CLIP_NORM": str(plan.clip_norm or ""),
-            "BLOCKS": f"[{', '.join(self.blocks)}]" if self.blocks else "",
             "DDP": ddp if plan.strategy == "ddp" else "",
             "CLONE": ".clone()" if "copies" in words else "",
         }
+
+    def compilation(self) -> str:
+        """The code that compiles the model, perhaps with functions of its own; empty where it is not compiled."""
+        plan, arguments = self.plan, ", ".join(self.compiled_with())
+        if plan.compiles_with == "none":
+            return ""
+        if plan.compile_scope == "pointwise":
+            return code_of("pointwise", "model.compile(backend=pointwise_only)")
+        if plan.compile_scope != "regional":
+            return f"model.compile({arguments})"
+        names = sorted({name for name, _ in self.workload.facts.repeated_blocks}) if self.workload.facts else []
+        if not names or "Sequential" in names:  # their classes do not tell them from other modules
+            return code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
+        classes = ", ".join(f'"{name}"' for name in names)
+        inside = f"    if type(block).__name__ in [{classes}]:\n        block.compile({arguments})"
+        return f"for block in model.modules():\n{inside}"
 
     def compiled_with(self) -> list[str]:
         """The arguments of torch.compile."""

@@ -39,7 +39,7 @@ from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.trials import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.graph import GraphedStep, captured, refuse_graph
+from advisor.step.graph import GraphedStep, captured
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.step.step import make_step
 from advisor.trial.main import Stages
@@ -116,7 +116,7 @@ class RankTrial(Stages):
         except (ValueError, TypeError) as problem:
             hint = "Leave this strategy out, or mend the model."
             raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
-        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        step = captured(make_step(components, loop.loss, form=form), required=True)
         feed = feed_of(components, self.spec.seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)

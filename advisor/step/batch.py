@@ -103,19 +103,17 @@ def mover(
             tensor = tensor.to(memory_format=layout)
         return tensor.to(wanted) if wanted is not None and tensor.is_floating_point() else tensor
 
-    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
-        # Converted after the copy: on the host that is slow, and would copy pinned memory into memory that is not.
-        return converted(tensor.to(device, non_blocking=non_blocking))
-
-    def move_object(part: Any) -> Any:
+    def move(part: Any) -> Any:
         try:
             moved = part.to(device, non_blocking=non_blocking)
         except TypeError:  # its method takes a device alone
             moved = part.to(device)
-        moved = part if moved is None else moved  # None: it was moved in place
-        return moved if rank is None and wanted is None else map_tensors(converted, moved)
+        return part if moved is None else moved  # None: it was moved in place
 
-    return lambda batch: map_tensors(move_tensor, batch, move_object)
+    if rank is None and wanted is None:
+        return lambda batch: map_tensors(move, batch, move)
+    # Converted after the copy: on the host that is slow, and would copy pinned memory into memory that is not.
+    return lambda batch: map_tensors(converted, map_tensors(move, batch, move))
 
 
 @torch.no_grad()

@@ -48,7 +48,7 @@ def compile_model(model: nn.Module, plan: StepPlan) -> None:
             # The weights that were loaded are constants of the code.
             unit.register_load_state_dict_post_hook(lambda *_: torch.compiler.reset())
         if plan.strategy == "fully_shard":  # its hooks gather the parameters, and would break up the compiler's graph
-            unit.forward = compiled_call(unit.forward, plan, unit)
+            unit.forward = compiled_call(unit.forward, unit, **compiler_arguments(plan))
         else:
             compile_in_place(unit, **compiler_arguments(plan))
 
@@ -79,7 +79,7 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:  # PyTorch 2.11 compiles a bare Sequential only where a function calls it
         return eager(*args, **kwargs)
 
-    compiled = _noticing_training(module, torch.compile(run, **options))
+    compiled = compiled_call(run, module, **options)
 
     @functools.wraps(compiled)
     def unless_decoding(*args: Any, **kwargs: Any) -> Any:
@@ -94,19 +94,21 @@ def call_through(module: nn.Module, call: Callable[[Any], Any]) -> None:
     module._compiled_call_impl = lambda *args, **kwargs: call((run, args, kwargs))
 
 
-def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Have PyTorch before 2.12 notice layers that were frozen or unfrozen since the last call.
+def compiled_call(call: Callable[..., Any], model: nn.Module, **options: Any) -> Callable[..., Any]:
+    """Return a function that calls the model, such as one of model and loss, compiled with options of torch.compile.
 
-    Its compiled code takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad``
-    was switched (https://github.com/pytorch/pytorch/issues/139476). Adding a name and removing it changes each one.
+    PyTorch before 2.12 has to be told of layers that were frozen or unfrozen since the last call: its compiled code
+    takes the tensors of a dictionary that nobody changed for unchanged, also where ``requires_grad`` was switched
+    (https://github.com/pytorch/pytorch/issues/139476). Adding a name and removing it changes each one.
     """
+    compiled: Callable[..., Any] = torch.compile(call, **options)
     if torch.__version__ >= _NOTICES_TRAINING:
         return compiled
     parameters = list(model.parameters())
     trained = [parameter.requires_grad for parameter in parameters]
 
     @functools.wraps(compiled)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def noticing(*args: Any, **kwargs: Any) -> Any:
         now = [parameter.requires_grad for parameter in parameters]
         if now != trained:
             trained[:] = now
@@ -115,12 +117,7 @@ def _noticing_training(model: nn.Module, compiled: Callable[..., Any]) -> Callab
                 del part._parameters["_"]
         return compiled(*args, **kwargs)
 
-    return call
-
-
-def compiled_call(call: Callable[..., Any], plan: StepPlan, model: nn.Module) -> Callable[..., Any]:
-    """Return a function of the step that calls the model, such as one of model and loss, compiled as the plan says."""
-    return _noticing_training(model, torch.compile(call, **compiler_arguments(plan)))
+    return noticing
 
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:

@@ -10,14 +10,8 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 
-from advisor.errors import RefusedError
+from advisor.files.paths import is_library
 from advisor.process.meanwhile import replaced
-
-_INSTALLED = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "site-packages")
-
-
-class CaptureError(RefusedError):
-    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
 
 
 class CudaGraph:
@@ -108,7 +102,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         return "the GPU ran out of memory while the step was captured"
     lines = traceback.extract_tb(error.__traceback__)
-    users = [line for line in lines if not any(folder in line.filename for folder in _INSTALLED)]
+    users = [line for line in lines if not is_library(line.filename)]
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
     return f"{str(error).strip().partition(chr(10))[0][:200]}{place}"
 

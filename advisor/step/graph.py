@@ -8,18 +8,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from advisor.errors import UsageError
+from advisor.errors import RefusedError, UsageError
 from advisor.recipe.plan import AROUND_LOSS
 from advisor.step.batch import copy_into, map_tensors, signature_of, tensors_of
 from advisor.step.compile import unwrapped
-from advisor.step.cuda_graph import CaptureError, CudaGraph, as_if_captured, forget_accumulators, reason_of
+from advisor.step.cuda_graph import CudaGraph, as_if_captured, forget_accumulators, reason_of
 from advisor.step.loss import LossForm
 from advisor.step.optimizer import TensorRates, make_capturable, updates_without_host
 from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 
 S = TypeVar("S", bound=Step)
-Refuse = Callable[[str, Exception | None], None] | None
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
 WARM_UP_STEPS = 3
 # DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
@@ -34,6 +33,13 @@ _MANY_WARM_UP_STEPS = 40  # so many before a capture, and the user is told why
 # own differ by less in bfloat16; a number that a graph froze shows above it.
 _SAME_RESULT = 1e-2
 _SAME_ROUGHLY = 5e-2  # of the sizes of two updates, and beside compiled code, which rounds at other places
+
+
+class CaptureError(RefusedError):
+    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the step cannot be captured in a CUDA graph: {reason}.")
 
 
 @dataclass(slots=True)
@@ -71,20 +77,20 @@ class GraphedStep:
 
     A replay runs no Python: what the step keeps in attributes is the graph's memory, which the next replay overwrites.
     The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps on the host, and
-    once options other than the learning rate have changed. ``refuse`` is called with the reason and the error where
-    the step cannot be captured; it runs eagerly from then on.
+    once options other than the learning rate have changed. A step that cannot be captured runs eagerly, with a warning;
+    one that is ``required`` to be raises CaptureError, or what PyTorch raises where memory runs out.
 
     Whatever else the step has is found here too: ``plan``, ``device``, and of a training step ``scaler``,
     ``state_dict`` and ``load_state_dict``.
     """
 
-    def __init__(self, step: Any, graph: Callable[[torch.device], Any] = CudaGraph, refuse: Refuse = None) -> None:
+    def __init__(self, step: Any, graph: Callable[[torch.device], Any] = CudaGraph, *, required: bool = False) -> None:
         step.around_forward = as_if_captured
         self.step = step
         self.reason = ""  # why the last graph was forgotten, or why there will be none
         self.replays = 0
         self._make_graph, self._eager = graph, graph(step.device)
-        self._refuse = refuse
+        self._required = required
         self._refused = self._warned = self._options_change = False
         self._own = isinstance(step, OwnStep)
         self._call = step.function if self._own else step.call.loss_function if isinstance(step, TrainStep) else None
@@ -196,13 +202,14 @@ class GraphedStep:
         return self._run(batch)
 
     def _give_up(self, reason: str, error: Exception | None = None) -> None:
-        """Run the step eagerly from now on."""
+        """Run the step eagerly from now on, unless it is required to be captured."""
         self.recapture(reason)
         self._refused = True
-        if self._refuse is not None:
-            self._refuse(reason, error)
-        else:
-            warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
+        if isinstance(error, torch.OutOfMemoryError) and self._required:
+            raise error
+        if self._required:
+            raise CaptureError(reason) from error
+        warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
 
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
         """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
@@ -373,19 +380,12 @@ def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
 
 
-def refuse_graph(reason: str, error: Exception | None) -> None:
-    """Raise CaptureError for a step that cannot be captured; where memory ran out, that error."""
-    if isinstance(error, torch.OutOfMemoryError):
-        raise error
-    raise CaptureError(f"the step cannot be captured in a CUDA graph: {reason}.") from error
-
-
-def captured(step: S, refuse: Refuse = None) -> S | GraphedStep:
+def captured(step: S, *, required: bool = False) -> S | GraphedStep:
     """The step as its plan says: captured in a CUDA graph, or as it is. Raises UsageError without a GPU."""
     if not step.plan.cuda_graph:
         return step
     if step.device.type != "cuda":
         raise UsageError(f"step.cuda_graph needs a CUDA GPU, and the model is on the {step.device}.", "Leave it out.")
     if step.plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
-        return GraphedAroundLoss(step, refuse=refuse)
-    return GraphedStep(step, refuse=refuse)
+        return GraphedAroundLoss(step, required=required)
+    return GraphedStep(step, required=required)

@@ -15,7 +15,7 @@ from advisor.recipe import MODES_WITH_GRAPHS, Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
-from advisor.step.compile import compiled_call
+from advisor.step.compile import compiled_call, compiler_arguments
 from advisor.step.loss import LossCall, LossError, LossForm, is_number, loss_in, number_in, returned
 from advisor.step.optimizer import make_capturable, needs_closure, optimizers_in
 from advisor.step.spread import synchronise_gradients
@@ -106,7 +106,7 @@ class TrainStep(Step):
         self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
         self._whole: Callable[[Any], Any] | None = None
         if plan.compiles_loss:
-            self._whole = self.call.compiled(lambda call: compiled_call(call, plan, model))
+            self._whole = self.call.compiled(lambda call: compiled_call(call, model, **compiler_arguments(plan)))
         if plan.cuda_graph:
             make_capturable(optimizer, self.device)
         self._loss_sum: torch.Tensor | None = None

@@ -24,7 +24,7 @@ from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Mode, Outcome, RoundTimes, TrialKind, TrialResult, TrialSpec, messages
 from advisor.source.prints import imported_sources
-from advisor.step.graph import GraphedStep, captured, refuse_graph
+from advisor.step.graph import CaptureError, GraphedStep, captured
 from advisor.step.loss import LossError, LossForm
 from advisor.step.step import InferStep, TrainStep, make_step
 from advisor.trial.batch_form import batch_form_of, with_own_loss
@@ -164,7 +164,7 @@ class Stages:
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         form = form_of_loss(loop, components, self.spec)
-        step = captured(make_step(components, loop.loss, form=form), refuse_graph)
+        step = captured(make_step(components, loop.loss, form=form), required=True)
         return _Parts(loop, components, step, form)
 
     def _first_batches(self, parts: _Parts) -> list[Any]:
@@ -230,7 +230,7 @@ class Stages:
         turns = spec.kind is TrialKind.TURNS  # the other trial waits for its own
         blocks, single_ms = self._turns(clock, feed, warm.step_s) if turns else self._blocks(clock, warm.step_s)
         if isinstance(step, GraphedStep) and not step.captured:
-            refuse_graph(step.reason or "the shapes of its batches differ from step to step", None)
+            raise CaptureError(step.reason or "the shapes of its batches differ from step to step")
         memory = clock.backend.memory()
         latency = latency_of_calls(clock, blocks, spec.measure_s) if loop.mode is Mode.INFER and not turns else None
         notes = [*loop.notes]

@@ -34,7 +34,7 @@ from advisor.records import Block, Mode, Outcome, Score, TrialResult, TrialSpec
 from advisor.step.batch import map_tensors, mover, splitter, tensors_of
 from advisor.step.compile import Models, call_through
 from advisor.step.device_loader import is_loader
-from advisor.step.graph import captured, refuse_graph
+from advisor.step.graph import captured
 from advisor.step.loader import length_of
 from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
@@ -112,7 +112,7 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
     components = components_of(loop, device, catalog, spec.settings)
     steps = spec.steps if loop.mode is Mode.TRAIN else 0
     if steps:
-        train = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), refuse_graph)
+        train = captured(make_step(components, loop.loss, form=form_of_loss(loop, components, spec)), required=True)
         seed_all(spec.stream_seed)
         feed = feed_of(components, spec.seed)
         for _ in range(steps):

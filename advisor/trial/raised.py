@@ -10,7 +10,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from advisor.errors import AdvisorError, TargetError, TooSlowError, refusal_of
 from advisor.records import Cause, Outcome, TrialResult
-from advisor.step.cuda_graph import CaptureError
+from advisor.step.graph import CaptureError
 from advisor.step.loss import LossCall, LossError
 from advisor.workloads.entrypoint import message_of, one_line, user_frames
 

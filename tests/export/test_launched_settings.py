@@ -34,17 +34,8 @@ def objects():
     return model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=2)
 
 
-@pytest.fixture
-def group(tmp_path):
-    """A process group of this process alone."""
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}])
-def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, group):
+def test_a_step_over_ranks_is_captured_after_the_steps_that_ddp_times(options, one_rank):
     """The ways around a graph of PyTorch's wrapper; how a GPU's graph holds the exchange, tests/gpu shows."""
     counts, factors = torch.int32, torch.float64  # of which parameters are used, and by the number of ranks
     found = []
@@ -129,7 +120,7 @@ def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     assert not distributed.is_initialized()
 
 
-def test_a_model_that_is_spread_already_stays_as_it_is(group, monkeypatch):
+def test_a_model_that_is_spread_already_stays_as_it_is(one_rank, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
     with pytest.warns(UserWarning, match="spread already"):
@@ -137,7 +128,7 @@ def test_a_model_that_is_spread_already_stays_as_it_is(group, monkeypatch):
     assert model is wrapped
 
 
-def test_the_model_comes_back_in_pytorch_s_wrapper_and_is_evaluated_without_it(group, objects, monkeypatch):
+def test_the_model_comes_back_in_pytorch_s_wrapper_and_is_evaluated_without_it(one_rank, objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     tuning = Tuning(DDP)
     model, optimizer, loader = tuning.prepare(*objects)
@@ -149,7 +140,7 @@ def test_the_model_comes_back_in_pytorch_s_wrapper_and_is_evaluated_without_it(g
     assert tuning.infer(model)(torch.ones(3, 4)).shape == (3, 2)
 
 
-def test_a_model_that_its_owner_spread_is_prepared_and_trains(group):
+def test_a_model_that_its_owner_spread_is_prepared_and_trains(one_rank):
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
     tuning = Tuning({"optimizer.implementation": "foreach"})
     model, optimizer = tuning.prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))

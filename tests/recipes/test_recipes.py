@@ -71,6 +71,7 @@ def test_what_is_on_already_is_measured_off(recipe):
         for value in recipe.values:
             present = replace(facts, gpus=2, workload=replace(facts.workload, current={recipe.key: value}))
             candidates = CATALOG.propose(present, only=[recipe.id]).candidates
+            assert value not in [candidate.value for candidate in candidates]
             off = [candidate for candidate in candidates if candidate.already_on]
             expected = Candidate(recipe.id, recipe.key, recipe.default, already_on=True)
             assert off == ([] if value == recipe.default else [expected]), (name, value)

@@ -7,25 +7,14 @@ import pytest
 import torch
 from exported_module import module_of
 from facts import GIB, adamw_facts, gpu_facts, sgd_facts
+from model_structures import applied
 from proposals import CATALOG, proposed, reason
 from recipe_workload import components
 from torch import nn
 
 from advisor.errors import RefusedError
 from advisor.figures.sweep import knee_of, sweep_points
-from advisor.recipe import Components
-from advisor.recipe.plan import StepPlan
-from advisor.records import (
-    BaselineRecord,
-    Block,
-    Candidate,
-    Latency,
-    Mode,
-    Outcome,
-    TargetSpec,
-    TrialRecord,
-    TrialResult,
-)
+from advisor.records import BaselineRecord, Block, Candidate, Latency, Outcome, TargetSpec, TrialRecord, TrialResult
 from advisor.step.tuning import Tuning
 from advisor.trial.inspection import expected_state_bytes
 from advisor.trial.timed_loop import components_of
@@ -183,21 +172,15 @@ def optimizer_of(cls, model, **options):
     return cls([{"params": heads, "lr": 0.01, "weight_decay": 0.2}, {"params": rest}], lr=0.05, **options)
 
 
-def by_apply(recipe_id, value, model, optimizer):
-    parts = Components(model, optimizer, None, StepPlan(Mode.TRAIN, "cpu"))
-    CATALOG[recipe_id].apply(parts, value)
-    return parts.optimizer
-
-
-def by_file(recipe_id, value, model, optimizer):
-    return module_of(CATALOG, {CATALOG[recipe_id].key: value}, "train").prepare(model, optimizer)[1]
-
-
-@pytest.mark.parametrize("change", [by_apply, by_file])
+@pytest.mark.parametrize("is_exported", [False, True])
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
-def test_adafactor_takes_over_the_groups_and_trains(change, cls):
+def test_adafactor_takes_over_the_groups_and_trains(is_exported, cls):
     model = net()
-    optimizer = change("optimizer_memory", "adafactor", model, optimizer_of(cls, model))
+    optimizer, recipe = optimizer_of(cls, model), CATALOG["optimizer_memory"]
+    if is_exported:
+        _, optimizer, _ = module_of(CATALOG, {recipe.key: "adafactor"}, "train").prepare(model, optimizer)
+    else:
+        applied(recipe.id, "adafactor", model, optimizer)
     assert type(optimizer) is torch.optim.Adafactor
     assert_takes_over(model, optimizer)
 
@@ -220,7 +203,7 @@ def assert_takes_over(model, optimizer):
 def test_a_package_that_is_missing_is_named():
     model = net()
     with pytest.raises(RefusedError, match="timm"):
-        by_apply("large_batch_optimizer", "lars", model, torch.optim.SGD(model.parameters()))
+        applied("large_batch_optimizer", "lars", model, torch.optim.SGD(model.parameters()))
     assert "pip install timm" in reason("large_batch_optimizer", gpu_facts(batch_size=8192))
 
 
@@ -228,7 +211,8 @@ def test_a_package_that_is_missing_is_named():
 def test_timms_optimizers_take_over_the_groups(cls, value):
     pytest.importorskip("timm")
     model = net()
-    optimizer = by_apply("large_batch_optimizer", value, model, optimizer_of(cls, model))
+    optimizer = optimizer_of(cls, model)
+    applied("large_batch_optimizer", value, model, optimizer)
     assert type(optimizer).__name__.lower() == value
     assert_takes_over(model, optimizer)
     facts = gpu_facts(batch_size=8192, optimizer=sgd_facts() if value == "lars" else adamw_facts())

@@ -42,17 +42,6 @@ def train_step(model=None, device="cpu", **plan):
     return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, device, **plan))
 
 
-# --- how a step obeys -----------------------------------------------------------------------------------------
-
-
-def test_the_loss_is_summed_on_the_device():
-    step = train_step(loss_item="accumulated")
-    torch.manual_seed(1)
-    losses = [step(batch()) for _ in range(3)]
-    assert step._loss_sum.item() == pytest.approx(sum(loss.item() for loss in losses))
-    assert not step._loss_sum.requires_grad
-
-
 # --- ways side by side ----------------------------------------------------------------------------------------
 
 

@@ -194,21 +194,6 @@ def test_compiling_needs_a_compiler(monkeypatch):
     assert "$CC names, my-c, is not found" in reason("compile", gpu_facts())
 
 
-@pytest.mark.parametrize(
-    ("recipe_id", "key", "on", "off"),
-    [
-        ("deterministic_off", "backends.deterministic", True, False),
-        ("loss_sync", "loop.loss_item", "every_step", "never"),
-        ("empty_cache", "loop.empty_cache", "every_step", "never"),
-        ("debug_off", "debug.switches", "anomaly", "none"),
-    ],
-)
-def test_what_costs_time_and_is_on_is_measured_off(recipe_id, key, on, off):
-    candidates = CATALOG.propose(gpu_facts(current={key: on}), only=[recipe_id]).candidates
-    assert on not in [candidate.value for candidate in candidates]
-    assert [candidate.value for candidate in candidates if candidate.already_on] == [off]
-
-
 def beside(foreign_cores):
     """Facts of 16 threads on 16 cores of a machine with 32, of which other programs use this many."""
     return cpu_facts(threads=16, hardware=Hardware(host=host(foreign_cores=foreign_cores)))

@@ -251,21 +251,16 @@ class TestPlaces:
         engine = patched.files[str(tmp_path / "reference_engine.py")].decode()
         assert "\n\n\n@torch.no_grad()\ndef evaluate(" in engine
 
-    def test_a_plain_step_is_captured_by_the_templates_class(self, tmp_path):
+    def test_a_plain_step_is_captured_by_the_templates_class_and_computes_the_same(self, tmp_path, monkeypatch):
         path = copies("mnist", tmp_path)
-        settings = {"step.cuda_graph": True, "optimizer.implementation": "fused", "data.pin_memory": True}
-        text = changed(path, settings, device="cuda").files[str(path)].decode()
-        compile(text, "mnist.py", "exec")
+        settings = {**GRAPH, "optimizer.implementation": "fused", "data.pin_memory": True}
+        patched, before = changed(path, settings, device="cuda"), losses_of(path)
+        text = patched.files[str(path)].decode()
         assert text.index("class CapturedStep:") < text.index("def train(") < text.index("    def train_step(data, ")
         assert "    train_step = CapturedStep(train_step, model, optimizer)\n" in text
         assert "        loss = train_step(data, target)\n        if batch_idx" in text
         assert "data.to(device, non_blocking=True)" in text
         assert text.count("\n") - path.read_text().count("\n") < 80, "a person reviews it"
-
-    def test_a_captured_script_computes_the_same_losses(self, tmp_path, monkeypatch):
-        path = copies("mnist", tmp_path)
-        settings = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
-        patched, before = changed(path, settings, device="cuda"), losses_of(path)
         write_files(patched)
         record_on_cpu(monkeypatch)
         assert losses_of(path) == pytest.approx(before, rel=1e-4)

@@ -1,7 +1,6 @@
 """Options of an optimizer changed in place, and what it saves and loads then."""
 
 import copy
-import warnings
 
 import pytest
 import torch
@@ -96,17 +95,6 @@ def test_a_changed_optimizer_is_as_one_that_was_made_so(optimizer_class, options
     train(model, optimizer)
     train(expected, constructed)
     assert_same_weights(model, expected)
-
-
-def test_a_schedulers_rates_and_patched_step_reach_it():
-    model, optimizer = made()
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    set_options(optimizer, foreach=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train(model, optimizer, 1)
-        schedule.step()
-    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.005]
 
 
 def test_hooks_names_and_what_a_class_keeps_stay():

@@ -77,13 +77,6 @@ def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
     assert not counters["unimplemented"]
 
 
-def test_regions_train_as_the_eager_model_does(eager_backend):
-    model, reference = twin(own_blocks)
-    inputs = torch.randn(4, 8)
-    expected = gradients_of(reference, inputs)
-    torch.testing.assert_close(gradients_of(by_apply("compile_scope", "regional", model), inputs), expected)
-
-
 def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
     for settings, mode in (
         ({"compile.scope": "regional"}, "default"),
