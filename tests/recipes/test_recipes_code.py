@@ -13,7 +13,6 @@ from torch import nn
 
 import advisor
 from advisor.recipe import Recipe, Stage
-from advisor.records import Mode
 from advisor.step.step import make_step
 from advisor.step.tuning import apply_settings
 
