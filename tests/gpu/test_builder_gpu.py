@@ -100,11 +100,11 @@ def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_onc
 
 
 def test_the_target_is_built_once_for_all_its_trials(built, tmp_path):
-    """The third trial's compiler is imported beside the trials before it."""
+    """The last one is forked from a process that has imported the compiler beside the one before."""
     problem, measure = built(ASKS)
     assert not problem
-    for name, settings in [("first", {}), ("second", {}), ("third", {"compile.mode": "default"})]:
-        measure(name, settings, forked=True)
+    for number, settings in enumerate([{}, *[{"compile.mode": "default"}] * 2]):
+        measure(str(number), settings, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 
 

@@ -9,13 +9,16 @@ import sys
 import threading
 import time
 
+import forked
 import pytest
 import torch
 from planted import TINY_TARGET
 from trial_processes import SOON_S, building, gone, spec_of
 
-from advisor.records import Outcome, TrialKind
+from advisor.records import Activity, Outcome, TrialKind
+from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
+from advisor.trial import builder
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
 
@@ -264,3 +267,59 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
         for pid in pids.read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+IMPORTS_THE_COMPILER = """
+import importlib, os, sys
+import torch
+from advisor.trial import builder
+
+torch.set_num_threads(1)
+threads = builder._thread_ids()
+assert builder._COMPILER not in sys.modules
+importlib.import_module(builder._COMPILER)
+assert builder._COMPILER in sys.modules
+assert not builder._started_threads(threads)
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    result = torch.compile(lambda x: 2 * x + 1)(torch.ones(4))
+    os._exit(0 if result.tolist() == [3.0] * 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path):
+    done = forked.Program(IMPORTS_THE_COMPILER, environment={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}).ended()
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_compiler_is_imported_beside_the_first_trial_that_compiles(built):
+    lacks_it = f"assert {builder._COMPILER!r} not in sys.modules, 'imported'; return 1.0 * x"
+    runner, _, spec = built("import sys\n" + TINY_TARGET.replace("return 1.0 * x", lacks_it))
+    assert run(runner, spec).measured
+    assert run(runner, dataclasses.replace(spec, settings={"compile.mode": "none"})).measured
+    assert "imported" in run(runner, spec).reason
+
+
+# The end of a trial takes a while, as where a GPU's memory is given back, and nobody hurries it.
+LEAVES_SLOWLY = """
+import os, time
+def note(what): open(os.path.join(os.path.dirname(__file__), what), "a").write(f"{time.monotonic()}\\n")
+leave, os.killpg = os._exit, lambda *_: None
+def leave_slowly(code): time.sleep(0.5); note("left"); leave(code)
+os._exit = leave_slowly
+"""
+MOVES = "def _apply(self, change): note('moved'); return super()._apply(change)\n\n    def forward("
+
+
+def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(built, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trial, "_kill_group", lambda trial: None)
+    runner, problem, spec = built(LEAVES_SLOWLY + TINY_TARGET.replace("def forward(", MOVES))
+    assert not problem
+    begins, started = Activity("loading the model"), []
+    for _ in range(3):
+        assert runner.run(spec, lambda message: message == begins and started.append(time.monotonic())).measured
+    moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
+    for after in (1, 2):
+        assert started[after] < left[after - 1] < moved[after]
