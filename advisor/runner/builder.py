@@ -131,13 +131,14 @@ class Builder:
             for connection in (theirs, told):
                 reduction.send_handle(self._connection, connection.fileno(), self._process.pid)
             answer = receive_message(self._connection, _ANSWERS_WITHIN_S)
-            if not isinstance(answer, Forked):
-                raise OSError("the process that builds the target did not answer")
         except (EOFError, OSError):
             self.usable = False
             raise
         finally:
             told.close()
+        if not isinstance(answer, Forked):
+            self.usable = False
+            raise OSError("the process that builds the target did not answer")
         return ForkedTrial(answer.pid, end)
 
     def close(self) -> None:

@@ -148,22 +148,12 @@ def _thread_ids() -> frozenset[int]:
 
 
 def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
-    """Fork a trial for each spec, and tell the end of each, until the other end of the channel closes.
-
-    After a spec come two handles: the trial's end of its channel, and the pipe for its end.
-    """
+    """Fork a trial for each spec, and tell the end of each, until the other end of the channel closes."""
     trials: dict[BaseProcess, Connection] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:
             if connection.poll(_LOOK_EVERY_S if trials else None):
-                spec, asked_at, leaving = connection.recv()
-                channel, end = Connection(recv_handle(connection)), Connection(recv_handle(connection), readable=False)
-                given = (connection, end, *trials.values()), channel, threads, spec, asked_at, loop, leaving
-                trial: BaseProcess = multiprocessing.get_context("fork").Process(
-                    target=_enter, args=given, name="trial"
-                )
-                trial.start()
-                channel.close()
+                spec, trial, end = _forked(connection, loop, threads, trials.values())
                 trials[trial] = end
                 send_message(connection, Forked(trial.pid or 0))
                 if _COMPILER not in sys.modules and any(key.startswith("compile.") for key in spec.settings):
@@ -177,17 +167,20 @@ def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
                     send_message(told, ForkEnded(ended.exitcode))
 
 
-def _enter(
-    builders: Iterable[Connection],
-    channel: Connection,
-    threads: int,
-    spec: TrialSpec,
-    asked_at: float,
-    loop: Loop | None,
-    leaving: int,
-) -> None:
-    """The first function of a forked trial, which closes what is the builder's."""
-    for connection in builders:
-        connection.close()
-    torch.set_num_threads(threads)
-    trial_main(spec, channel, asked_at, loop=loop, leaving=leaving)
+def _forked(
+    connection: Connection, loop: Loop | None, threads: int, others: Iterable[Connection]
+) -> tuple[TrialSpec, BaseProcess, Connection]:
+    """Receive a spec, the trial's end of its channel and the pipe for its end, and fork the trial."""
+    spec, asked_at, leaving = connection.recv()
+    channel, end = Connection(recv_handle(connection)), Connection(recv_handle(connection), readable=False)
+
+    def run() -> None:
+        for builders in (connection, end, *others):
+            builders.close()
+        torch.set_num_threads(threads)
+        trial_main(spec, channel, asked_at, loop=loop, leaving=leaving)
+
+    trial: BaseProcess = multiprocessing.get_context("fork").Process(target=run, name="trial")
+    trial.start()
+    channel.close()
+    return spec, trial, end
