@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, TensorDataset
 
 import advisor.machine.device
 import advisor.trial.measurement.clock
@@ -27,7 +26,6 @@ from advisor.trial.measurement.clock import (
     steps_in,
     warm_up,
 )
-from advisor.trial.measurement.draws import Feed
 
 CPU = torch.device("cpu")
 
@@ -114,23 +112,6 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
-
-
-def loader_of(samples, **options):
-    return DataLoader(TensorDataset(torch.zeros(samples)), batch_size=2, **options)
-
-
-@pytest.mark.parametrize(
-    ("data", "cycle"),
-    [
-        (torch.zeros(4), 1),
-        (loader_of(16), 1),  # without workers a batch takes as long as the next
-        (loader_of(16, num_workers=3), 8),
-        (loader_of(400, num_workers=3), 3),
-    ],
-)
-def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cycle):
-    assert Feed(data).cycle(most_steps=20) == cycle
 
 
 def blocks_of(*step_ms):
