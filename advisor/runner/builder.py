@@ -80,11 +80,6 @@ class Builder:
         self._connection, self._theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 
-    @property
-    def pid(self) -> int | None:
-        """The id of its process, once it has one."""
-        return self._process.pid
-
     def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
         """Start the process, and wait until the target is built.
 
@@ -110,8 +105,8 @@ class Builder:
                 if isinstance(ready, BuilderReady):
                     self.usable, self.imported = not ready.problem, ready if ready.modules else None
                     return ready.problem
-            if self.pid is not None and not cancelled():
-                innermost_calls(self.pid, self._log_path)  # for who reads the log
+            if self._process.pid is not None and not cancelled():
+                innermost_calls(self._process.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"
 

@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -96,17 +95,20 @@ class Runner:
 
     @contextlib.contextmanager
     def beside_stopped(self) -> Iterator[None]:
-        """Stop the background compilation, which slows steps; a shell lets it go on, also where this process dies."""
+        """Stop the background compilation, which slows steps. Where this process dies, the fork server ends it."""
         group = self._beside.pid if self._beside is not None else None
         if group is None:
             yield
             return
-        began, command = time.monotonic(), ["sh", "-c", f"read _; kill -CONT -{group}"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):  # noqa: S603
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.killpg(group, signal.SIGSTOP)
+        began = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(group, signal.SIGSTOP)
+        try:
             yield
-        self._stopped_s += time.monotonic() - began
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)
+            self._stopped_s += time.monotonic() - began
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:

@@ -254,15 +254,6 @@ def test_the_setting_for_float32_products_is_put_back():
     assert convolutions_in_tf32() is True
 
 
-@pytest.mark.parametrize("precision", ["highest", "high"])
-def test_either_interface_is_understood(precision):
-    torch.set_float32_matmul_precision(precision)
-    try:
-        assert float32_matmul() == precision
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
 def test_what_this_machine_can_do_in_the_type_of_the_step_too():
     measured = ceilings.machine_ceilings(CPU, torch.float64)
     assert set(measured.matmul_flops_per_s) == {"float32", "bfloat16", "float64"}
