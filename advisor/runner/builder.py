@@ -65,8 +65,7 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks trials, and ends with the process that made it.
 
-    With ``imports`` it only imports these; ``imported`` are those for such another builder. ``leaving`` is the trial
-    that has reported last: the next one waits for its end before it takes memory.
+    With ``imports`` it only imports these; ``imported`` are those for such another builder.
     """
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: BuilderReady | None = None) -> None:
@@ -75,7 +74,6 @@ class Builder:
         self.usable = False
         self.imported: BuilderReady | None = None
         self._log_path = log_path
-        self.leaving: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
@@ -119,10 +117,9 @@ class Builder:
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
-        leaving = self.leaving.pid if self.leaving is not None and self.leaving.is_alive() else 0
         end, told = CONTEXT.Pipe(duplex=False)
         try:
-            self._connection.send((spec, asked_at, leaving))
+            self._connection.send((spec, asked_at))
             for connection in (theirs, told):
                 reduction.send_handle(self._connection, connection.fileno(), self._process.pid)
             answer = receive_message(self._connection, _ANSWERS_WITHIN_S)

@@ -59,6 +59,12 @@ class Trial:
         """The id of its process, once it has one."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def leaving(self) -> int | None:
+        """The id of its process where that was forked, has reported and still ends: it may hold a GPU's memory."""
+        process = self._process if self._has_reported else None
+        return process.pid if isinstance(process, ForkedTrial) and process.is_alive() else None
+
     def start(self) -> None:
         """Ask the builder for the process, or the fork server."""
         asked_at = time.monotonic()
@@ -124,9 +130,7 @@ class Trial:
         Its end is awaited, unless it was forked and has reported: then the next trial waits for it.
         """
         self._kill_group()
-        if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
-            self._builder.leaving = self._process
-        elif self._process is not None and self._process.pid is not None:
+        if self._process is not None and self._process.pid is not None and self.leaving is None:
             self._process.join(GRACE_S)
         if self._connection is not None:
             self._connection.close()

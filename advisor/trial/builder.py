@@ -171,14 +171,14 @@ def _forked(
     connection: Connection, loop: Loop | None, threads: int, others: Iterable[Connection]
 ) -> tuple[TrialSpec, BaseProcess, Connection]:
     """Receive a spec, the trial's end of its channel and the pipe for its end, and fork the trial."""
-    spec, asked_at, leaving = connection.recv()
+    spec, asked_at = connection.recv()
     channel, end = Connection(recv_handle(connection)), Connection(recv_handle(connection), readable=False)
 
     def run() -> None:
         for builders in (connection, end, *others):
             builders.close()
         torch.set_num_threads(threads)
-        trial_main(spec, channel, asked_at, loop=loop, leaving=leaving)
+        trial_main(spec, channel, asked_at, loop=loop)
 
     trial: BaseProcess = multiprocessing.get_context("fork").Process(target=run, name="trial")
     trial.start()
