@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from advisor.process.channel import receive_message
 from advisor.process.household import kill
@@ -74,7 +73,6 @@ class Builder:
         self.usable = False
         self.imported: BuilderReady | None = None
         self._log_path = log_path
-        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import cast
 
 from advisor.errors import refusal_of
@@ -68,7 +67,6 @@ class Trial:
     def start(self) -> None:
         """Ask the builder for the process, or the fork server."""
         asked_at = time.monotonic()
-        Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, theirs = CONTEXT.Pipe()
         if self._builder is not None:
             with contextlib.suppress(EOFError, OSError):  # the builder has died

@@ -1,8 +1,6 @@
 """Trials that are forked from a process which has built the target once, with CUDA in each of them."""
 
 import contextlib
-import subprocess
-import sys
 
 import pytest
 from trial_processes import spec_of
@@ -50,25 +48,6 @@ def built(tmp_path):
             return runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S), measure
 
         yield build
-
-
-FORKS = """
-import importlib, os, torch
-from advisor.trial import builder
-with builder.environment(builder._ASK_NVML):
-    importlib.import_module(builder._COMPILER)
-spoiled = torch.cuda.is_initialized()
-child = os.fork()
-if child == 0:
-    os._exit(int(torch.ones(2, device="cuda").sum().item() != 2))
-raise SystemExit(spoiled or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
-    """In a process of its own: this one has used CUDA, and no fork of it can."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # Takes more than half of the GPU's memory in its first step, and keeps it.
