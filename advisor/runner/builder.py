@@ -44,7 +44,7 @@ class ForkedTrial:
         """Wait until the trial has ended, for ``timeout`` seconds at most."""
         if self._end.closed:
             return
-        with contextlib.suppress(EOFError, OSError):  # the builder is gone, and the trial with it
+        with contextlib.suppress(EOFError, OSError):  # the builder is gone: nobody can tell
             message = receive_message(self._end, timeout)
             if message is None:
                 return
@@ -114,7 +114,7 @@ class Builder:
         return self.usable and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
-        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
+        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError where the builder is no use."""
         end, told = CONTEXT.Pipe(duplex=False)
         try:
             self._connection.send((spec, asked_at))
@@ -122,12 +122,12 @@ class Builder:
                 reduction.send_handle(self._connection, connection.fileno(), self._process.pid)
             answer = receive_message(self._connection, _ANSWERS_WITHIN_S)
         except (EOFError, OSError):
-            self.usable = False
+            self.close()
             raise
         finally:
             told.close()
         if not isinstance(answer, Forked):
-            self.usable = False
+            self.close()  # it would fork the trial later, beside the one that is started in its place
             raise OSError("the process that builds the target did not answer")
         return ForkedTrial(answer.pid, end)
 
