@@ -41,7 +41,7 @@ LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py")
 # memory, which models grow from file to file, to gigabytes in the end.
 FORKING = (
     "test_recipes_bad_input.py",
-    "test_data_draws.py",
+    "test_feed.py",
     "test_recipes_data.py",
     "test_recipes_kept_promises.py",
     "test_integrations.py",

@@ -39,24 +39,28 @@ def building(body):
     )
 
 
+def until(met, within_s=SOON_S):
+    """What ``met`` returns once that is true, or when the time is over."""
+    deadline = time.monotonic() + within_s
+    while not (found := met()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 def gone(pid):
     """Whether a process has ended, within a while; one that nobody has waited for yet counts as ended."""
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
+
+    def has_ended():
         try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
-        time.sleep(0.05)
-    return False
+
+    return until(has_ended)
 
 
 def appears(path):
     """The words in a file that another process writes, once they are there."""
-    deadline = time.monotonic() + IMPORTED_S
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().strip():
-            return path.read_text().split()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} did not appear")
+    words = until(lambda: path.exists() and path.read_text().split(), IMPORTED_S)
+    assert words, f"{path} did not appear"
+    return words

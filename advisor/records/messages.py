@@ -51,7 +51,6 @@ class Forked:
 class ForkEnded:
     """A trial that the builder forked is over; a negative exit code is the signal that ended it."""
 
-    pid: int
     exitcode: int | None
 
 

@@ -125,6 +125,7 @@ class TrialSpec:
     world: World | None = None  # it runs on torchrun, over these ranks
     loss_form: str = ""  # as the inspection found it; empty where none has been
     beside: int | None = None  # the id of the process that compiles meanwhile for the same session
+    leaving: int | None = None  # that of the trial before, where it may still hold its memory
 
 
 @dataclass(frozen=True, slots=True)

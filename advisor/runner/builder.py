@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from advisor.process.channel import receive_message
 from advisor.process.household import kill
@@ -26,28 +25,36 @@ _GRACE_S = 1.0
 
 
 class ForkedTrial:
-    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`."""
+    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`.
 
-    def __init__(self, pid: int, builder: "Builder") -> None:
+    ``end`` is the pipe over which the builder tells its end.
+    """
+
+    def __init__(self, pid: int, end: Connection) -> None:
         self.pid = pid
         self.exitcode: int | None = None
-        self._builder = builder
-        self._ended = False
+        self._end = end
 
     @property
     def sentinel(self) -> int:
-        """Ready to read when a trial of the builder has ended, or the builder has; :meth:`is_alive` tells."""
-        return self._builder.sentinel
+        """Ready to read when the trial has ended."""
+        return self._end.fileno()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the trial has ended, for ``timeout`` seconds at most."""
-        if not self._ended:
-            self._ended, self.exitcode = self._builder.end_of(self.pid, timeout)
+        if self._end.closed:
+            return
+        with contextlib.suppress(EOFError, OSError):  # the builder is gone: nobody can tell
+            message = receive_message(self._end, timeout)
+            if message is None:
+                return
+            self.exitcode = message.exitcode if isinstance(message, ForkEnded) else None
+        self._end.close()
 
     def is_alive(self) -> bool:
         """Whether the trial still runs."""
         self.join(0)
-        return not self._ended
+        return not self._end.closed
 
     def kill(self) -> None:
         """End the trial's process."""
@@ -57,8 +64,7 @@ class ForkedTrial:
 class Builder:
     """One builder process for one target. It forks trials, and ends with the process that made it.
 
-    With ``imports`` it only imports these; ``imported`` are those for such another builder. ``leaving`` is the trial
-    that has reported last: the next one waits for its end before it takes memory.
+    With ``imports`` it only imports these; ``imported`` are those for such another builder.
     """
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: BuilderReady | None = None) -> None:
@@ -67,21 +73,8 @@ class Builder:
         self.usable = False
         self.imported: BuilderReady | None = None
         self._log_path = log_path
-        self._ends: dict[int, int | None] = {}
-        self.leaving: ForkedTrial | None = None
-        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
-
-    @property
-    def pid(self) -> int | None:
-        """The id of its process, once it has one."""
-        return self._process.pid
-
-    @property
-    def sentinel(self) -> int:
-        """Ready to read when the builder has a message, or has ended."""
-        return self._connection.fileno()
 
     def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
         """Start the process, and wait until the target is built.
@@ -108,8 +101,8 @@ class Builder:
                 if isinstance(ready, BuilderReady):
                     self.usable, self.imported = not ready.problem, ready if ready.modules else None
                     return ready.problem
-            if self.pid is not None and not cancelled():
-                innermost_calls(self.pid, self._log_path)  # for who reads the log
+            if self._process.pid is not None and not cancelled():
+                innermost_calls(self._process.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"
 
@@ -121,40 +114,22 @@ class Builder:
         return self.usable and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
-        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
-        leaving = self.leaving.pid if self.leaving is not None and self.leaving.is_alive() else 0
+        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError where the builder is no use."""
+        end, told = CONTEXT.Pipe(duplex=False)
         try:
-            self._connection.send((spec, asked_at, leaving))
-            reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
-            while not isinstance(answer := receive_message(self._connection, _ANSWERS_WITHIN_S), Forked):
-                self._take_note(answer)
+            self._connection.send((spec, asked_at))
+            for connection in (theirs, told):
+                reduction.send_handle(self._connection, connection.fileno(), self._process.pid)
+            answer = receive_message(self._connection, _ANSWERS_WITHIN_S)
         except (EOFError, OSError):
-            self.usable = False
+            self.close()
             raise
-        return ForkedTrial(answer.pid, self)
-
-    def end_of(self, pid: int, timeout: float | None) -> tuple[bool, int | None]:
-        """Whether a trial has ended within ``timeout`` seconds, and its exit code; None where the builder is gone."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        try:
-            while pid not in self._ends:
-                left_s = None if timeout is None else max(0.0, until - time.monotonic())
-                message = receive_message(self._connection, left_s)
-                if message is None:
-                    return False, None
-                self._take_note(message)
-        except (EOFError, OSError):
-            self.usable = False
-            return True, None
-        return True, self._ends[pid]
-
-    def _take_note(self, message: object) -> None:
-        """Note a trial's end. Raises OSError for anything else, and where nothing came."""
-        if message is None:
-            raise TimeoutError
-        if not isinstance(message, ForkEnded):
-            raise OSError("the process that builds the target answered wrongly")
-        self._ends[message.pid] = message.exitcode
+        finally:
+            told.close()
+        if not isinstance(answer, Forked):
+            self.close()  # it would fork the trial later, beside the one that is started in its place
+            raise OSError("the process that builds the target did not answer")
+        return ForkedTrial(answer.pid, end)
 
     def close(self) -> None:
         """End the builder."""

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from advisor.figures.formatting import format_bytes
 
@@ -17,7 +18,8 @@ _WATCH_EVERY_S = 0.1
 
 @contextlib.contextmanager
 def bounded(path: str) -> Iterator[None]:
-    """Keep a process's log small while the process runs, and smaller after."""
+    """Make the folder of a process's log, and keep the log small while the process runs, and smaller after."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     over = threading.Event()
 
     def watch() -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import cast
 
 from advisor.errors import refusal_of
@@ -59,10 +58,15 @@ class Trial:
         """The id of its process, once it has one."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def leaving(self) -> int | None:
+        """The id of its process where that was forked, has reported and still ends: it may hold a GPU's memory."""
+        process = self._process if self._has_reported else None
+        return process.pid if isinstance(process, ForkedTrial) and process.is_alive() else None
+
     def start(self) -> None:
         """Ask the builder for the process, or the fork server."""
         asked_at = time.monotonic()
-        Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, theirs = CONTEXT.Pipe()
         if self._builder is not None:
             with contextlib.suppress(EOFError, OSError):  # the builder has died
@@ -124,9 +128,7 @@ class Trial:
         Its end is awaited, unless it was forked and has reported: then the next trial waits for it.
         """
         self._kill_group()
-        if self._builder is not None and isinstance(self._process, ForkedTrial) and self._has_reported:
-            self._builder.leaving = self._process
-        elif self._process is not None and self._process.pid is not None:
+        if self._process is not None and self._process.pid is not None and self.leaving is None:
             self._process.join(GRACE_S)
         if self._connection is not None:
             self._connection.close()

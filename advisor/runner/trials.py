@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from advisor.records import TargetSpec, TrialResult, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder
 from advisor.runner.log_files import bounded
-from advisor.runner.trial_process import GRACE_S, Listener, Trial
+from advisor.runner.trial_process import Listener, Trial
 
 
 class Runner:
@@ -32,6 +31,7 @@ class Runner:
         self._live: set[Trial] = set()
         self._lock = threading.Lock()
         self._builder: Builder | None = None
+        self._before: Trial | None = None
         self._beside: Trial | None = None
         self._stopped_s = 0.0  # how long what compiles beside the trials stood still
         self._leaving_beside = contextlib.ExitStack()
@@ -96,26 +96,28 @@ class Runner:
 
     @contextlib.contextmanager
     def beside_stopped(self) -> Iterator[None]:
-        """Stop the background compilation, which slows steps; a shell lets it go on, also where this process dies."""
+        """Stop the background compilation, which slows steps. Where this process dies, the fork server ends it."""
         group = self._beside.pid if self._beside is not None else None
         if group is None:
             yield
             return
-        began, command = time.monotonic(), ["sh", "-c", f"read _; kill -CONT -{group}"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):  # noqa: S603
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.killpg(group, signal.SIGSTOP)
+        began = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(group, signal.SIGSTOP)
+        try:
             yield
-        self._stopped_s += time.monotonic() - began
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)
+            self._stopped_s += time.monotonic() - began
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
-        if self._builder is not None and builder is None and self._builder.leaving is not None:
-            self._builder.leaving.join(GRACE_S)
         beside = self._beside.pid if self._beside is not None else None
-        trial = Trial(replace(spec, beside=beside), listen, builder)
+        leaving = self._before.leaving if self._before is not None else None
+        trial = Trial(replace(spec, beside=beside, leaving=leaving), listen, builder)
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
@@ -125,6 +127,7 @@ class Runner:
                 yield trial
             finally:
                 trial.kill()
+                self._before = trial
                 with self._lock:
                     self._live.discard(trial)
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
@@ -24,12 +25,11 @@ import torch
 
 from advisor.figures.formatting import format_first
 from advisor.files.paths import is_library
-from advisor.machine.host import usable_cores
 from advisor.process.channel import send_message
 from advisor.process.household import lead_own_group
 from advisor.process.logs import redirect_output
 from advisor.process.meanwhile import environment, replaced
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.trial.main import trial_main
 from advisor.trial.measurement.draws import seed_all
 from advisor.workloads.entrypoint import load_target, one_line
@@ -42,12 +42,9 @@ _THREADS_SHOWN = 3
 # Threads of a backward pass, which PyTorch refuses to run in a fork then (its wiki, "Autograd and Fork").
 _PYTORCHS = "pt_autograd"
 _SETTLES_WITHIN_S = 0.5
-# The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host.
+# The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host:
+# they are imported here too while the first of these imports them.
 _COMPILER = "torch._inductor.compile_fx"
-# They are imported beside this trial, where so many cores leave one idle. A person waits for the results of the first
-# two: the baseline and the usual stack. A count.
-_TRIAL_BESIDE_IMPORT = 3
-_FEWEST_CORES = 4
 _LOOK_EVERY_S = 0.02
 
 
@@ -73,8 +70,7 @@ def builder_main(
     if not problem:
         gc.collect()
         gc.freeze()  # in forks, until their first step, the collector looks at their own objects only
-        on_gpu = target.device != "cpu" and torch.cuda.device_count() > 0
-        _serve(connection, loop, threads, imports_compiler=on_gpu and usable_cores() >= _FEWEST_CORES)
+        _serve(connection, loop, threads)
 
 
 def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
@@ -164,38 +160,40 @@ def _thread_ids() -> frozenset[int]:
     return frozenset(thread.id for thread in psutil.Process().threads())
 
 
-def _serve(connection: Connection, loop: Loop | None, threads: int, *, imports_compiler: bool) -> None:
-    """Fork a trial for each spec, and report the end of each, until the other end of the channel closes."""
-    trials: dict[int, BaseProcess] = {}
-    begun = 0
+def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
+    """Fork a trial for each spec, and tell the end of each, until the other end of the channel closes."""
+    trials: dict[BaseProcess, Connection] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:
             if connection.poll(_LOOK_EVERY_S if trials else None):
-                trial = _forked(connection, loop, threads)
-                trials[trial.pid or 0] = trial
-                begun += 1
+                spec, trial, end = _forked(connection, loop, threads, trials.values())
+                trials[trial] = end
                 send_message(connection, Forked(trial.pid or 0))
-                if imports_compiler and begun == _TRIAL_BESIDE_IMPORT:
+                if _COMPILER not in sys.modules and any(key.startswith("compile.") for key in spec.settings):
                     with environment(_ASK_NVML), contextlib.suppress(Exception):  # a trial meets and reports it
                         importlib.import_module(_COMPILER)  # its workers start with the first compilation
                     gc.collect()
                     gc.freeze()
             # Not by the process's sentinel, which DataLoader workers that outlive it hold open.
-            for pid in [pid for pid, trial in trials.items() if not trial.is_alive()]:
-                send_message(connection, ForkEnded(pid, trials.pop(pid).exitcode))
+            for ended in [trial for trial in trials if not trial.is_alive()]:
+                with trials.pop(ended) as told, contextlib.suppress(OSError):  # nobody may want to know any more
+                    send_message(told, ForkEnded(ended.exitcode))
 
 
-def _forked(connection: Connection, loop: Loop | None, threads: int) -> BaseProcess:
-    """Receive a spec and the trial's end of its channel, and fork the trial."""
-    spec, asked_at, leaving = connection.recv()
-    handle = recv_handle(connection)
+def _forked(
+    connection: Connection, loop: Loop | None, threads: int, others: Iterable[Connection]
+) -> tuple[TrialSpec, BaseProcess, Connection]:
+    """Receive a spec, the trial's end of its channel and the pipe for its end, and fork the trial."""
+    spec, asked_at = connection.recv()
+    channel, end = Connection(recv_handle(connection)), Connection(recv_handle(connection), readable=False)
 
     def run() -> None:
-        connection.close()
+        for builders in (connection, end, *others):
+            builders.close()
         torch.set_num_threads(threads)
-        trial_main(spec, Connection(handle), asked_at, loop=loop, leaving=leaving)
+        trial_main(spec, channel, asked_at, loop=loop)
 
     trial: BaseProcess = multiprocessing.get_context("fork").Process(target=run, name="trial")
     trial.start()
-    os.close(handle)
-    return trial
+    channel.close()
+    return spec, trial, end

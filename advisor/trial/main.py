@@ -65,13 +65,10 @@ _OTHER_LOOPS = {
 }
 
 
-def trial_main(
-    spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None, leaving: int = 0
-) -> None:
+def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
     """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
 
-    ``loop`` is the workload when it has been built already, by the same steps as here. ``leaving`` is the process of
-    the trial before where that may still hold its memory.
+    ``loop`` is the workload when it has been built already, by the same steps as here.
     """
     startup_s = time.monotonic() - asked_at
     lead_own_group()
@@ -79,7 +76,7 @@ def trial_main(
     channel = Channel(connection)
     started = time.perf_counter()
     try:
-        result = Stages(spec, channel, asked_at + spec.timeout_s, loop, leaving).run()
+        result = Stages(spec, channel, asked_at + spec.timeout_s, loop).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
@@ -109,14 +106,11 @@ class _Parts:
 class Stages:
     """The stages of a trial, which say what they do. At ``deadline``, of ``time.monotonic()``, it is given up."""
 
-    def __init__(
-        self, spec: TrialSpec, channel: Channel, deadline: float, loop: Loop | None = None, leaving: int = 0
-    ) -> None:
+    def __init__(self, spec: TrialSpec, channel: Channel, deadline: float, loop: Loop | None = None) -> None:
         self.spec = spec
         self.channel = channel
         self.deadline = deadline
         self.loop = loop
-        self.leaving = leaving
         self.catalog = load_catalog(spec.recipe_folders)
         # Of two trials that take turns on one GPU each would report the other as a foreign process.
         watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
@@ -150,9 +144,9 @@ class Stages:
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         until = time.monotonic() + _ENDING_S
-        with contextlib.suppress(ProcessLookupError):
-            while self.leaving and time.monotonic() < until:
-                os.kill(self.leaving, 0)  # its process is there until the builder has seen its end
+        with contextlib.suppress(OSError):  # on another machine it is somebody else's
+            while self.spec.leaving and time.monotonic() < until:
+                os.kill(self.spec.leaving, 0)  # its process is there until the builder has seen its end
                 time.sleep(_ENDING_LOOK_S)
         loop.to(device)
         set_mode(loop)

@@ -40,10 +40,10 @@ from advisor.step.loss import LossError, default_loss
 from advisor.step.optimizer import optimizers_in
 from advisor.step.step import OwnStep, Step, loss_of_own, make_step, mover_of
 from advisor.step.tuning import Tuning
-from advisor.trial.measurement.clock import StepClock, batch_samples, measure, warm_up
+from advisor.trial.measurement.clock import StepClock, measure, warm_up
 from advisor.trial.measurement.draws import Feed, probe_batches, seed_all
 from advisor.trial.measurement.probe import probe_inference, probe_training, sample_of
-from advisor.trial.timed_loop import components_of, data_of, feed_of, form_of_loss
+from advisor.trial.timed_loop import components_of, data_of, feed_of, form_of_loss, stepper
 from advisor.workloads.entrypoint import in_user_code, load_function
 from advisor.workloads.loop import Loop, describe
 
@@ -145,21 +145,15 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     prepare_s = time.perf_counter() - started
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
-    compiled_for = batch_size if spec.export_path.endswith(COMPILED_MODEL) else None
-
-    def next_batch() -> Any:
-        batch = feed.next()
-        while compiled_for is not None and batch_samples(batch, compiled_for) != compiled_for:
-            batch = feed.next()
-        return batch
-
+    if batch_size and spec.export_path.endswith(COMPILED_MODEL):
+        feed.leave_out_other_sizes(batch_size)
     if spec.steps and loop.mode is not Mode.TRAIN:
         raise TargetError("only a training has a loss curve.", "Have the target return a loss and an optimizer.")
-    first = next_batch()
+    first = feed.next()
     last = step(first)
     if spec.steps:
         started = time.perf_counter()
-        curve = (float(last), *(float(step(next_batch())) for _ in range(spec.steps - 1)))
+        curve = (float(last), *(float(step(feed.next())) for _ in range(spec.steps - 1)))
         block = Block(spec.steps, spec.steps * (loop.batch_size or 1), time.perf_counter() - started)
         return TrialResult(Outcome.MEASURED, batch_size=loop.batch_size, blocks=(block,), losses=curve)
     # The next epoch may have another order of samples, and a gradient scaler skips some of the first updates.
@@ -169,20 +163,15 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     losses, until = list[float](), time.perf_counter() + _LOSSES_S
     with contextlib.suppress(LossError):  # a step of the user's own may return none
         while len(losses) < most and time.perf_counter() < until:
-            losses.append(float(loss_of_own(step(next_batch()))))
+            losses.append(float(loss_of_own(step(feed.next()))))
     # With losses the first batch: those of other samples say nothing.
     outputs = sample_of(first) if losses else () if loop.mode is Mode.TRAIN else sample_of(last)
 
-    def run_steps(steps: int) -> int:
+    def run(batch: Any) -> None:
         nonlocal last
-        samples = 0
-        for _ in range(steps):
-            batch = next_batch()
-            last = step(batch)
-            samples += batch_samples(batch, batch_size or 1)
-        return samples
+        last = step(batch)
 
-    clock = StepClock(device, run_steps, feed.cycle)
+    clock = StepClock(device, stepper(run, feed, batch_size or 1), feed.cycle)
     clock.run(_FIRST_STEPS)
     warm = warm_up(clock, limit_s=min(spec.warmup_limit_s, 2 * spec.measure_s), earlier=_FIRST_STEPS)
     blocks = measure(clock, warm.step_s, spec.measure_s)

@@ -16,7 +16,6 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode, TrialSpec, Value
 from advisor.step.batch import mover
 from advisor.step.device_loader import loop_loader
-from advisor.step.graph import GraphedStep
 from advisor.step.loss import LossCall, LossError, LossForm, describe_loss, form_of
 from advisor.step.step import InferStep, TrainStep, mover_of
 from advisor.step.tuning import apply_settings
@@ -64,10 +63,11 @@ def feed_of(components: Components, seed: int) -> Feed:
     return Feed(mover(torch.device(components.plan.device))(components.data))
 
 
-def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
+def stepper(step: Callable[[Any], Any], feed: Feed, batch_size: int) -> Callable[[int], int]:
     """A function that runs steps of the timed loop and returns their samples. A resident batch is not moved again."""
-    moved_already = feed.resident and not step.plan.converts_batches
-    run = step.run if moved_already and not isinstance(step, GraphedStep) else step
+    run = step
+    if feed.resident and isinstance(step, TrainStep | InferStep) and not step.plan.converts_batches:
+        run = step.run
 
     def run_steps(steps: int) -> int:
         samples = 0

@@ -1,8 +1,6 @@
 """Trials that are forked from a process which has built the target once, with CUDA in each of them."""
 
 import contextlib
-import subprocess
-import sys
 
 import pytest
 from trial_processes import spec_of
@@ -52,25 +50,6 @@ def built(tmp_path):
         yield build
 
 
-FORKS = """
-import importlib, os, torch
-from advisor.trial import builder
-with builder.environment(builder._ASK_NVML):
-    importlib.import_module(builder._COMPILER)
-spoiled = torch.cuda.is_initialized()
-child = os.fork()
-if child == 0:
-    os._exit(int(torch.ones(2, device="cuda").sum().item() != 2))
-raise SystemExit(spoiled or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
-    """In a process of its own: this one has used CUDA, and no fork of it can."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # Takes more than half of the GPU's memory in its first step, and keeps it.
 FILLS = """
 import torch
@@ -100,11 +79,11 @@ def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_onc
 
 
 def test_the_target_is_built_once_for_all_its_trials(built, tmp_path):
-    """The third trial's compiler is imported beside the trials before it."""
+    """The last one is forked from a process that has imported the compiler beside the one before."""
     problem, measure = built(ASKS)
     assert not problem
-    for name, settings in [("first", {}), ("second", {}), ("third", {"compile.mode": "default"})]:
-        measure(name, settings, forked=True)
+    for number, settings in enumerate([{}, *[{"compile.mode": "default"}] * 2]):
+        measure(str(number), settings, forked=True)
     assert (tmp_path / "builds").read_text() == "built "
 
 

@@ -3,10 +3,9 @@
 import contextlib
 import subprocess
 import sys
-import time
 
 import pytest
-from trial_processes import spec_of
+from trial_processes import spec_of, until
 
 from advisor.machine.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
 from advisor.records import Mode, Outcome
@@ -74,10 +73,7 @@ class Neighbour:
         before = compute_pids()
         self.process.stdin.write("\n")
         assert self.process.stdout.readline() == "on the GPU\n"
-        deadline = time.monotonic() + 5
-        while not compute_pids() - before and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if not compute_pids() - before:
+        if not until(lambda: compute_pids() - before, 5.0):
             pytest.skip("NVML does not list the processes of this machine one by one")
 
 
@@ -112,10 +108,7 @@ def test_the_readings_of_a_trial_are_plausible(trial):
 def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
     neighbour(COMPUTE).arrive()
     gauges = GpuGauges(first_gpu(), Nvml())
-    deadline = time.monotonic() + 5
-    while not (told := gauges.read().sm_percent) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    if not told:
+    if not until(lambda: gauges.read().sm_percent, 5.0):
         pytest.skip("this driver does not tell which process keeps the GPU busy")
     result = trial()
     assert "another process (pid " in result.disturbed

@@ -173,56 +173,50 @@ def test_the_cores_of_others_are_told_of_a_time_that_the_kernel_counts():
     assert ScriptedCores((0, 0, 0), (10, 30, 31)).foreign() == 0.0
 
 
-@pytest.fixture
-def kernel(tmp_path):
-    """A root folder to which the kernel's files are written."""
-
-    def write(**files):
-        for name, text in files.items():
-            path = tmp_path / name.replace("__", "/").replace("_DOT_", ".")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return tmp_path
-
-    return write
+def with_files(root, files):
+    """A root folder with these files of the kernel's."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
 
 
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
-        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "100000 100000"}, 1),
-        ({"proc__self__cgroup": "0::/pod\n", "sys__fs__cgroup__pod__cpu_DOT_max": "max 100000"}, None),
+        ({"proc/self/cgroup": "0::/pod\n", "sys/fs/cgroup/pod/cpu.max": "100000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/pod\n", "sys/fs/cgroup/pod/cpu.max": "max 100000"}, None),
         (  # version 1, and a path that is not visible
             {
-                "proc__self__cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
-                "sys__fs__cgroup__cpu__cpu_DOT_cfs_quota_us": "50000",
-                "sys__fs__cgroup__cpu__cpu_DOT_cfs_period_us": "100000",
+                "proc/self/cgroup": "4:memory:/docker/x\n1:cpu,cpuacct:/docker/x\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
             },
             1,
         ),
         (  # of a group above
             {
-                "proc__self__cgroup": "0::/pod/container\n",
-                "sys__fs__cgroup__pod__container__cpu_DOT_max": "max 100000",
-                "sys__fs__cgroup__pod__cpu_DOT_max": "50000 100000",
+                "proc/self/cgroup": "0::/pod/container\n",
+                "sys/fs/cgroup/pod/container/cpu.max": "max 100000",
+                "sys/fs/cgroup/pod/cpu.max": "50000 100000",
             },
             1,
         ),
     ],
 )
-def test_a_quota_limits_the_cores(kernel, files, cores):
-    root = kernel(**files)
+def test_a_quota_limits_the_cores(tmp_path, files, cores):
+    root = with_files(tmp_path, files)
     assert usable_cores(root) == (cores or usable_cores(root / "none"))
 
 
-def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
-    root = kernel(
-        proc__self__cgroup="0::/\n",
-        sys__fs__cgroup__memory_DOT_max=str(GIB),
-        sys__fs__cgroup__memory_DOT_current=str(GIB // 2),
-        sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
-    )
-    assert host_module._memory_limits(root) == (GIB, GIB * 3 // 4)
+def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(tmp_path):
+    files = {
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.max": str(GIB),
+        "sys/fs/cgroup/memory.current": str(GIB // 2),
+        "sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
+    }
+    assert host_module._memory_limits(with_files(tmp_path, files)) == (GIB, GIB * 3 // 4)
 
 
 # --- a real GPU -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from on_a_terminal import OnATerminal
 from planted import TINY_TARGET
+from trial_processes import until
 
 from advisor.process import interrupts
 from advisor.process.interrupts import INTERRUPTS, Interrupts
@@ -95,9 +96,7 @@ def test_a_session_that_is_interrupted_in_its_first_seconds_leaves_what_was_aske
         text=True,
         start_new_session=True,
     )
-    until = time.monotonic() + SOON_S
-    while not takes_signals(process.pid) and time.monotonic() < until:  # not before, however busy the machine is
-        time.sleep(0.02)
+    assert until(lambda: takes_signals(process.pid), SOON_S)  # not before, however busy the machine is
     time.sleep(1.0)
     for _ in range(30):
         os.kill(process.pid, signal.SIGINT)

@@ -76,24 +76,11 @@ def test_work_in_streams_that_no_mark_sees_is_waited_for_after_each_block(monkey
     def wait_until_ahead_by(seconds):
         time.sleep(max(0.0, done_at[0] - seconds - time.perf_counter()))
 
-    class Passed:
-        def __init__(self):
-            self.at = time.perf_counter()
-
-        def synchronize(self):
-            pass
-
-        def elapsed_time(self, later):
-            return 1e3 * (later.at - self.at)
-
     class Elsewhere(Backend):
         is_ahead = True
 
         def synchronize(self):
             wait_until_ahead_by(0.0)
-
-        def mark(self):
-            return Passed()
 
     def run_steps(steps):
         wait_until_ahead_by(0.4)

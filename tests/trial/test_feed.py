@@ -1,19 +1,19 @@
-"""The feed that gives a timed loop its batches, epoch after epoch, and the probe of the first steps."""
+"""The batches of a trial: the same first ones under every loader setting, then epoch after epoch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset, get_worker_info
 
 from advisor.errors import TargetError
 from advisor.recipe import Components
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
-from advisor.step.loader import length_of
+from advisor.step.loader import length_of, rebuild
 from advisor.step.step import make_step
-from advisor.trial.measurement.draws import Feed
+from advisor.trial.measurement.draws import Feed, check_batches, probe_batches
 from advisor.trial.timed_loop import feed_of, stepper
 
 
@@ -124,15 +124,85 @@ class Unsized(Sampler):
         raise NotImplementedError
 
 
+UNSIZED = DataLoader(TensorDataset(torch.arange(10)), sampler=Unsized(), num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "cycle"),
+    [
+        (torch.zeros(4), 1),
+        (loader_of(32), 1),  # without workers a batch takes as long as the next
+        (loader_of(32, num_workers=3), 8),
+        (loader_of(800, num_workers=3), 3),
+        (UNSIZED, 2),  # it does not know how many batches it has
+    ],
+)
+def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cycle):
+    assert Feed(data).cycle(most_steps=20) == cycle
+
+
 def test_a_loader_may_not_know_how_many_batches_it_has():
-    loader = DataLoader(TensorDataset(torch.arange(10)), sampler=Unsized(), num_workers=2)
-    assert length_of(loader) is None
-    assert Feed(loader).cycle(100) == 2
-    assert length_of(DataLoader(Stream(5))) is None
-    assert length_of(loader_of(10)) == Feed(loader_of(10, num_workers=2)).cycle(100)
+    assert [length_of(loader) for loader in (UNSIZED, DataLoader(Stream(5)), loader_of(10))] == [None, None, 3]
 
 
 def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10)).queued_batches == 0
     assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
     assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
+
+
+# --- the first batches --------------------------------------------------------------------------------------------
+
+
+class Noisy(Dataset):
+    """Augmented samples, and a file that is opened with the first."""
+
+    file = None
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        self.file = "open"
+        return torch.rand(2) + index
+
+
+def test_every_trial_draws_the_same_batches_whatever_its_workers():
+    loader = DataLoader(Noisy(), batch_size=2, shuffle=True)
+    drawn = [probe_batches(one, 3)[:2] for one in (loader, rebuild(loader, num_workers=2), loader)]
+    assert all(torch.equal(torch.cat(batches), torch.cat(drawn[0])) for batches in drawn)
+    assert not torch.equal(torch.cat(probe_batches(loader, 4)[:2]), torch.cat(drawn[0]))
+    assert loader.dataset.file is None  # workers that are forked later open their own
+
+
+class InWorkers(Noisy):
+    def __getitem__(self, index):
+        return get_worker_info().id
+
+
+@pytest.mark.process
+def test_a_dataset_that_needs_a_worker_is_read_in_one():
+    assert probe_batches(DataLoader(InWorkers(), num_workers=1), 0)[0].tolist() == [0]
+    with pytest.raises(TargetError, match="failed at batch 1"):
+        probe_batches(DataLoader(InWorkers()), 0)
+
+
+class Own(DataLoader):
+    """A loader that cannot be made anew."""
+
+    def __init__(self, data, secret):
+        super().__init__(TensorDataset(data), batch_size=2)
+
+
+def test_a_loader_that_cannot_be_made_anew_is_read_as_it_is():
+    assert len(probe_batches(Own(torch.arange(6), 1), 0)) == 3
+    assert len(probe_batches(DataLoader(Stream(10), batch_size=4), 0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "problem"),
+    [([], "yields no batch"), ([torch.ones(2), []], "2 .* no sample"), ([torch.ones(0, 2)], "1 .* no sample")],
+)
+def test_batches_that_no_step_can_run_on_are_the_targets_fault(batches, problem):
+    with pytest.raises(TargetError, match=problem):
+        check_batches(batches, of_loader=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process
+from trial_processes import until
 
 from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import Block, GpuReading, GpuReadings
@@ -18,7 +19,6 @@ from advisor.trial.measurement.guards import Guards, disturbance_of_gpu, own_pro
 ME = os.getpid()
 STRANGER = 4_100_001  # numbers of a host, which are none in this namespace
 HERE, BEFORE = frozenset({ME}), frozenset({STRANGER})
-SOON_S = 30.0  # generous: the machine may be loaded
 
 
 def reading(**changes):
@@ -131,13 +131,6 @@ def started(library, *others, number=ME):
     return watch
 
 
-def until(met):
-    deadline = time.monotonic() + SOON_S
-    while not met() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert met()
-
-
 def watch_threads():
     return [thread for thread in threading.enumerate() if thread.name == "gpu-watch"]
 
@@ -146,7 +139,7 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
     watch = started(library)
     with watch.watching(UUID):
         assert len(watch_threads()) == 1
-        until(lambda: len(watch._readings) >= 3)
+        assert until(lambda: len(watch._readings) >= 3)
     assert watch_threads() == []
     assert len(watch._readings) >= 4
     assert watch.gpu == GpuReadings(60, 1755, 76.5, (POWER_CAP,))
@@ -162,7 +155,7 @@ def test_a_process_that_appears_midway(library, number):
     watch = started(library, number=number)
     with watch.watching(UUID):
         library.processes = [*library.processes, process(STRANGER)]
-        until(lambda: any(STRANGER in reading.pids for reading in watch._readings))
+        assert until(lambda: any(STRANGER in reading.pids for reading in watch._readings))
         library.processes = library.processes[:-1]
     assert watch.disturbed == "another process came to the GPU while it was measured"
 
@@ -173,7 +166,7 @@ def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
         with watch.watching(UUID):
             library.processes = [*library.processes, process(child.pid)]
             readings = len(watch._readings)
-            until(lambda: len(watch._readings) > readings)
+            assert until(lambda: len(watch._readings) > readings)
         assert watch.disturbed == ""
         child.communicate(b"\n")
 

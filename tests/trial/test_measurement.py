@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, TensorDataset
 
 import advisor.machine.device
 import advisor.trial.measurement.clock
@@ -27,7 +26,6 @@ from advisor.trial.measurement.clock import (
     steps_in,
     warm_up,
 )
-from advisor.trial.measurement.draws import Feed
 
 CPU = torch.device("cpu")
 
@@ -116,21 +114,8 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
 
 
-def loader_of(samples, **options):
-    return DataLoader(TensorDataset(torch.zeros(samples)), batch_size=2, **options)
-
-
-@pytest.mark.parametrize(
-    ("data", "cycle"),
-    [
-        (torch.zeros(4), 1),
-        (loader_of(16), 1),  # without workers a batch takes as long as the next
-        (loader_of(16, num_workers=3), 8),
-        (loader_of(400, num_workers=3), 3),
-    ],
-)
-def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cycle):
-    assert Feed(data).cycle(most_steps=20) == cycle
+def blocks_of(*step_ms):
+    return [Block(1, 4, ms / 1e3) for ms in step_ms]
 
 
 def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
@@ -266,17 +251,23 @@ def test_blocks_that_flow_into_one_another_take_what_the_loop_takes():
     assert drained_s > epoch_s  # each block waits for what the GPU could have done meanwhile
 
 
-@pytest.mark.gpu
-def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
+def products(stream=None):
+    """A clock of steps that are one large matrix product each, in this stream."""
     device = torch.device("cuda")
     matrix = torch.rand(4096, 4096, device=device)
 
     def run_steps(steps):
-        for _ in range(steps):
-            torch.mm(matrix, matrix)
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                torch.mm(matrix, matrix)
         return steps
 
-    clock = StepClock(device, run_steps)
+    return StepClock(device, run_steps)
+
+
+@pytest.mark.gpu
+def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
+    clock = products()
     step_s = clock.run(50).seconds / 50
     waiting, flowing = [clock.run(40) for _ in range(10)], measure(clock, step_s, 0.4)
     ratio = median(block.step_ms for block in flowing) / median(block.step_ms for block in waiting)
@@ -286,16 +277,7 @@ def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
 @pytest.mark.gpu
 def test_work_in_a_stream_of_the_steps_own_is_timed_too():
     """Marks in the current stream do not see it."""
-    device, stream = torch.device("cuda"), torch.cuda.Stream()
-    matrix = torch.rand(4096, 4096, device=device)
-
-    def run_steps(steps):
-        with torch.cuda.stream(stream):
-            for _ in range(steps):
-                torch.mm(matrix, matrix)
-        return steps
-
-    clock = StepClock(device, run_steps)
+    clock = products(torch.cuda.Stream())
     step_s = clock.run(100).seconds / 100
     step_ms = median(block.step_ms for block in measure(clock, step_s, 0.4))
     assert step_ms == pytest.approx(1e3 * step_s, rel=0.1)

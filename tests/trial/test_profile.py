@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,11 @@ from torch.profiler import record_function
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.recipe.plan import StepPlan
-from advisor.records import Bottleneck, Mode, Profile
+from advisor.records import Bottleneck, Ceilings, Mode, Profile
 from advisor.step.step import InferStep, TrainStep
 from advisor.trial.measurement.draws import Feed
+from advisor.trial.profile import ceilings
+from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, float32_products
 from advisor.trial.profile.profiler import TrafficCounter, profile_step, with_work
 from advisor.trial.profile.recording import CAPTURED, measure_phases, record_step, with_device
 
@@ -235,3 +238,39 @@ def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
     measured = profile_step(train_step(), feed, step_ms=500.0)
     assert measured.phases["data wait"] > 200
     assert measured.bottleneck is Bottleneck.INPUT
+
+
+# --- the machine's rates, and the precision of float32 products that they depend on -------------------------------
+
+
+def test_the_setting_for_float32_products_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with float32_products(tf32=True):
+        assert float32_matmul() == "high"
+        with float32_products(tf32=False):
+            assert float32_matmul() == "highest"
+        assert float32_matmul() == "high"
+    assert torch.get_float32_matmul_precision() == before
+    assert convolutions_in_tf32() is True
+
+
+def test_what_this_machine_can_do_in_the_type_of_the_step_too():
+    measured = ceilings.machine_ceilings(CPU, torch.float64)
+    assert set(measured.matmul_flops_per_s) == {"float32", "bfloat16", "float64"}
+    assert all(rate > 1e8 for rate in measured.matmul_flops_per_s.values())
+    assert measured.copy_bytes_per_s > 1e8
+    assert 0 < measured.call_overhead_s < 1e-3
+    assert measured.measured_on == date.today().isoformat()
+
+
+def test_what_does_not_exist_or_finds_no_room_is_left_out(monkeypatch):
+    assert "bool" not in ceilings.machine_ceilings(CPU, torch.bool).matmul_flops_per_s
+    monkeypatch.setattr(ceilings, "_ROOM_SHARE", 1e-9)
+    cramped = ceilings.machine_ceilings(CPU, torch.float32)
+    assert cramped.matmul_flops_per_s == {}
+    assert cramped.copy_bytes_per_s is None
+    assert cramped.call_overhead_s > 0
+
+
+def test_nothing_is_measured_shortly_before_a_trial_is_given_up():
+    assert ceilings.machine_ceilings(CPU, torch.float64, left_s=0.5) == Ceilings({})

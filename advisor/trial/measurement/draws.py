@@ -17,6 +17,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.step.batch import tensors_of
 from advisor.step.device_loader import is_loader, loop_loader
 from advisor.step.loader import length_of, rebuild
+from advisor.trial.measurement.clock import batch_samples
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import describe, seed_host
 
@@ -141,11 +142,15 @@ class Feed:
     def __init__(self, data: Any, seed: int | None = None) -> None:
         # An exported Python file wraps a loader in a class of its own.
         self._loader: Any = data if is_loader(data) or is_loader(getattr(data, "loader", None)) else None
-        self._batches = itertools.repeat(data) if self._loader is None else _epochs(self._loader, seed)
+        self._batches: Iterator[Any] = itertools.repeat(data) if self._loader is None else _epochs(self._loader, seed)
 
     def next(self) -> Any:
         """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
         return next(self._batches)
+
+    def leave_out_other_sizes(self, samples: int) -> None:
+        """From now on give the batches of so many samples only, as code that was compiled for them takes no others."""
+        self._batches = filter(lambda batch: batch_samples(batch, samples) == samples, self._batches)
 
     @property
     def resident(self) -> bool:

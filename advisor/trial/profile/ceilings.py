@@ -19,9 +19,6 @@ from advisor.records import Ceilings
 
 # Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
-# Of types that every processor multiplies fast, products start at this size: small ones say little. Other types start
-# smaller, since a large product of theirs may take seconds.
-_SMALLEST_SIZE = 512
 _COPY_BYTES = {True: 2**30, False: 2**27}
 _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
@@ -66,11 +63,10 @@ def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
 def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | None:
     """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
-    smallest = _SMALLEST_SIZE if dtype.itemsize >= torch.float32.itemsize else 0
     rates: list[float] = []
     with float32_products(tf32=name == "tf32"):
         for size in _SIZES[backend_of(device).has_memory]:
-            if size < smallest or 3 * size**2 * dtype.itemsize > room_bytes:
+            if 3 * size**2 * dtype.itemsize > room_bytes:
                 continue
             if rates and (1 + _FEWEST_REPEATS) * 2 * size**3 / rates[-1] > 2 * _LIMIT_S:
                 break

@@ -161,17 +161,18 @@ def test_two_ranks_compute_what_one_process_does(run, settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "ranks", "words"),
     [
-        ("differs", "rank 1: RuntimeError: [1]: params[4] in this process"),
-        ("raises", "rank 1: ValueError: no such sample"),
-        ("group", "the target starts a process group itself"),
-        ("skips", "parameters got no gradient"),
+        ("differs", 2, "rank 1: RuntimeError: [1]: params[4] in this process"),
+        ("raises", 2, "rank 1: ValueError: no such sample"),
+        ("group", 2, "the target starts a process group itself"),
+        ("skips", 2, "parameters got no gradient"),
+        ("plain", 3, "a batch of 16 cannot be divided among 3 GPUs"),
     ],
 )
 @pytest.mark.usefixtures("ranks_are_forked")
-def test_the_first_error_of_a_rank_is_the_reason(run, name, words):
-    result = run(name, {"parallel.strategy": "ddp"})
+def test_the_first_error_of_a_rank_is_the_reason(run, name, ranks, words):
+    result = run(name, {"parallel.strategy": "ddp"}, world=World(ranks))
     assert result.outcome is Outcome.FAILED, result
     assert words in result.reason
     assert result.hint

@@ -14,8 +14,10 @@ import torch
 from planted import TINY_TARGET
 from trial_processes import SOON_S, building, gone, spec_of
 
-from advisor.records import Outcome, TrialKind
+from advisor.records import Activity, Outcome, TrialKind
+from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
+from advisor.trial import builder
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
 
@@ -264,3 +266,42 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
         for pid in pids.read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+NOTES = """
+import os, sys, time
+def note(what, found): open(os.path.join(os.path.dirname(__file__), what), "a").write(f"{found}\\n")
+"""
+
+
+def noting_in_trials(call):
+    """A target that makes this call in each trial, when its model moves to the device."""
+    moves = f"def _apply(self, change): {call}; return super()._apply(change)\n\n    def forward("
+    return NOTES + TINY_TARGET.replace("def forward(", moves)
+
+
+def test_the_compiler_is_imported_beside_the_first_trial_that_compiles(built, tmp_path):
+    runner, _, spec = built(noting_in_trials(f"note('has it', {builder._COMPILER!r} in sys.modules)"))
+    for settings in ({}, *[{"compile.mode": "default"}] * 2):
+        assert run(runner, dataclasses.replace(spec, settings=settings)).measured
+    assert (tmp_path / "has it").read_text().split() == ["False", "False", "True"]
+
+
+# The end of a trial takes a while, as where a GPU's memory is given back, and nobody hurries it.
+LEAVES_SLOWLY = """
+leave, os.killpg = os._exit, lambda *_: None
+def leave_slowly(code): time.sleep(0.5); note("left", time.monotonic()); leave(code)
+os._exit = leave_slowly
+"""
+
+
+def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(built, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trial, "_kill_group", lambda trial: None)
+    runner, problem, spec = built(noting_in_trials("note('moved', time.monotonic())") + LEAVES_SLOWLY)
+    assert not problem
+    begins, started = Activity("loading the model"), []
+    for _ in range(3):
+        assert runner.run(spec, lambda message: message == begins and started.append(time.monotonic())).measured
+    moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
+    for after in (1, 2):
+        assert started[after] < left[after - 1] < moved[after]

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET, plant
-from trial_processes import SOON_S, appears, building, gone, spec_of
+from trial_processes import SOON_S, appears, building, gone, spec_of, until
 
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -73,9 +73,7 @@ def test_a_trial_is_built_and_timed_beside_it(runner, specs, tmp_path):
 
 def test_its_end_is_told_once(runner, specs):
     runner.compile_beside(specs("beside", TINY_TARGET, kind=TrialKind.COMPILE))
-    until = time.monotonic() + SOON_S
-    while (result := runner.compiled_beside()) is None and time.monotonic() < until:
-        time.sleep(0.05)
+    result = until(runner.compiled_beside)
     assert result.outcome is Outcome.MEASURED
     assert result.warmup_s > 0
     assert runner.compiled_beside() is None
@@ -112,15 +110,9 @@ def test_it_stands_still_while_the_turns_are_timed(runner, specs, tmp_path):
     runner.compile_beside(specs("beside", building(SLEEPS), kind=TrialKind.COMPILE))
     process = psutil.Process(pid_in(tmp_path))
 
-    def stands_still(expected):
-        until = time.monotonic() + SOON_S
-        while (process.status() == psutil.STATUS_STOPPED) is not expected and time.monotonic() < until:
-            time.sleep(0.02)
-        return process.status() == psutil.STATUS_STOPPED
-
     with runner.beside_stopped():
-        assert stands_still(True)
-    assert not stands_still(False)
+        assert until(lambda: process.status() == psutil.STATUS_STOPPED)
+    assert until(lambda: process.status() != psutil.STATUS_STOPPED)
 
 
 STOPS_IT = """\

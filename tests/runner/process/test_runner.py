@@ -79,13 +79,6 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
     assert (plain.loss_form, result.loss_form) == ("output_target", "model_batch")
 
 
-def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
-    result, _ = trial(TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE)
-    assert result.outcome is Outcome.FAILED
-    assert "works in neither form" in result.reason
-    assert "loss(output, target)" in result.hint
-
-
 MISSING = "/nowhere/libmissing.so"
 
 

@@ -34,9 +34,16 @@ FAILING = {
     "memory of a step": (in_step(NO_ROOM), MEMORY, "no room"),
     "PyTorch's memory": (in_step("return x * torch.empty(2**60)[0]"), MEMORY, "can't allocate memory: you tried"),
     "another program": (building("os.kill(os.getpid(), 15)"), Outcome.CRASHED, ".* by SIGTERM", "run again"),
+    "a kill": (building("os.kill(os.getpid(), 9)"), MEMORY, ".* by SIGKILL", "smaller batch size"),
     "an exit": (building("os._exit(3)"), Outcome.CRASHED, "the trial process ended with exit code 3", "as os._exit"),
     "SystemExit": (in_step("raise SystemExit('no data')"), Outcome.FAILED, "", FIX, "raise SystemExit"),
     "KeyboardInterrupt": (in_step("raise KeyboardInterrupt()"), Outcome.FAILED, "", FIX, "raise KeyboardInterrupt"),
+    "no number": (
+        OPEN_FORM.replace("(o - t).sum()", "o + t"),
+        Outcome.FAILED,
+        ".* works in neither form",
+        "loss(output, target)",
+    ),
     "no form of the loss": (
         in_step("raise ValueError('boom')", OPEN_FORM),
         Outcome.FAILED,
@@ -75,12 +82,6 @@ def test_a_crash_names_the_signal(trial):
     assert before == "before\n"
     assert re.match(r'  File ".*ctypes.*", line \d+ in string_at\n  File ".*target.py", line \d+ in build\n', calls)
     assert "total:" not in calls
-
-
-def test_being_killed_is_for_want_of_memory(trial):
-    result, _ = trial(building("os.kill(os.getpid(), 9)"))
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert "SIGKILL" in result.reason
 
 
 def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
