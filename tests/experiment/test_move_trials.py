@@ -59,12 +59,12 @@ def test_timing_kernels_and_fresh_interpreters_cost_more(trials):
     assert trials.cost_s(stack_move(Settings({"memory.allocator": "expandable_segments"})), known) == 10.0
 
 
-def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(trials):
+def test_the_reserve_is_what_the_turns_need_and_two_fifths_at_most(trials):
     known = with_stack(STACK)
     assert trials.reserve_s(known_of(gpu_facts())) == 0.0
     assert trials.reserve_s(known) == pytest.approx(1.2 * 6.0)
     trials.bench.budget.learn(STACK.merged({"compile.mode": "default"}), 90.0)
-    assert trials.reserve_s(with_stack(WHOLE)) <= 20.0
+    assert trials.reserve_s(with_stack(WHOLE)) <= 40.0
     proven = replace(known, judge=known.judge.with_turns(STACK, Turns((result_at(2.0),), (result_at(1.0),))))
     assert trials.reserve_s(proven) == 0.0
 
@@ -76,7 +76,7 @@ def test_the_turns_of_a_slow_baseline_get_their_reserve_and_begin_with_no_more(t
         trials.bench.budget.learn(BASELINE, 19.0)
     trials.bench.budget.learn(STACK, 3.0)
     assert 15.0 < trials.cost_s(turns, known) < 22.0
-    assert trials.reserve_s(known) == 20.0
+    assert trials.reserve_s(known) == pytest.approx(1.2 * trials.cost_s(turns, known))
     trials.clock.now = 79.0
     assert trials.affords(turns, known)
     assert not trials.affords(Move(Kind.CONTROL, BASELINE, 1.04, "control"), known), "it takes as long as the baseline"

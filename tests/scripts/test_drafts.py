@@ -65,7 +65,7 @@ class TestADraft:
     def test_a_file_that_cannot_be_written_is_told_before_the_script_is_run(self, tmp_path):
         (tmp_path / "train.py").write_text("")
         with pytest.raises(UsageError, match="does not exist") as error:
-            init.run([str(tmp_path / "train.py"), "--output", str(tmp_path / "nowhere" / "build.py")])
+            init.run_init([str(tmp_path / "train.py"), "--output", str(tmp_path / "nowhere" / "build.py")])
         assert error.value.message.startswith("--output: ")
 
     def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
@@ -73,18 +73,18 @@ class TestADraft:
         for file in ("train.py", "build_train.py"):
             Path(file).write_text("")
         with pytest.raises(UsageError, match="already"):
-            init.run(["train.py"])
+            init.run_init(["train.py"])
 
     def test_of_a_notebook_says_how_as_measuring_one_does(self, tmp_path):
         (tmp_path / "train.ipynb").write_text("{}")
         with pytest.raises(TargetError, match="is a notebook") as error:
-            init.run([str(tmp_path / "train.ipynb")])
+            init.run_init([str(tmp_path / "train.ipynb")])
         assert "nbconvert" in error.value.hint
 
     @pytest.mark.process
     def test_the_command_writes_it(self, tmp_path, capsys):
         output = tmp_path / "build_it.py"
-        init.run([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"])
+        init.run_init([str(HERE / "trainer_class.py"), "--output", str(output), "--", "--epochs", "2"])
         assert "RMSprop" in output.read_text()
         assert f"type: perf-advisor {output}\n" in capsys.readouterr().out
 
@@ -92,7 +92,7 @@ class TestADraft:
     def test_a_script_without_a_loop_says_so(self, bad, tmp_path):
         output = tmp_path / "build.py"
         with pytest.raises(TargetError, match=r"sys.exit\(2\)") as error:
-            init.run([str(bad("needs_arguments")), "--output", str(output)])
+            init.run_init([str(bad("needs_arguments")), "--output", str(output)])
         assert "required: --data" in error.value.details
         assert not output.exists()
 
@@ -100,4 +100,4 @@ class TestADraft:
     def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
         (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
         with pytest.raises(TargetError, match="no update of weights within"):
-            init.run([str(tmp_path / "waits.py"), "--budget", "3s"])
+            init.run_init([str(tmp_path / "waits.py"), "--budget", "3s"])

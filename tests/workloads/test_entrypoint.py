@@ -22,11 +22,16 @@ GOOD = """
 @pytest.fixture(autouse=True)
 def _imports():
     """Leave the modules and the path as they were: the targets of different tests share names."""
-    path, modules, arguments, main = list(sys.path), set(sys.modules), sys.argv, sys.modules["__main__"]
+    path, arguments, main = list(sys.path), sys.argv, sys.modules["__main__"]
+    _forget_targets()
     yield
     sys.argv, sys.modules["__main__"] = arguments, main
     sys.path[:] = path
-    for name in set(sys.modules) - modules:
+    _forget_targets()
+
+
+def _forget_targets():
+    for name in list(sys.modules):
         if name.partition(".")[0] in ("mine", "my", "helper", "broken"):
             del sys.modules[name]
 

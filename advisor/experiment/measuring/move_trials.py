@@ -117,7 +117,7 @@ class MoveTrials:
     def reserve_s(self, known: Known) -> float:
         """The seconds that are reserved for measuring the stack in turn with the baseline.
 
-        It is a fifth of the budget at most, and 0 once too little time is left for that measurement: a shorter trial
+        It is two fifths of the budget at most, and 0 once too little time is left for that measurement: a shorter trial
         can still use what is left.
         """
         stack = known.to_confirm
