@@ -6,16 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG
-from recipe_workload import components, mode_for, refusal, run_code
 
-from advisor.recipe import PARALLEL
 from advisor.records import Candidate, Mode, Numerics
 
 RECIPES = list(CATALOG)
-PAIRS = [(recipe, value) for recipe in RECIPES for value in recipe.values]
 FACTS = {
     "GPU training, loader": gpu_facts(loader=loader_facts(), profile=profile_facts()),
     "GPU training, AdamW, linear": gpu_facts(loader=loader_facts(), optimizer=adamw_facts(), families=LINEAR),
@@ -100,19 +96,3 @@ def test_proposing_imports_no_torch():
     count, has_torch = output.split()
     assert int(count) > 10
     assert has_torch == "False"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("recipe", "value"), PAIRS, ids=[f"{recipe.id}={value}" for recipe, value in PAIRS])
-@pytest.mark.usefixtures("flags_kept")
-def test_code_runs_on_a_gpu(recipe, value):
-    if recipe.package and value != recipe.default:
-        pytest.importorskip(recipe.package)
-    if recipe.key.startswith(PARALLEL):
-        pytest.skip("it runs over ranks: tests/ranks, tests/gpu/test_several_gpus.py")
-    if value in ("regional", "blocks"):
-        pytest.skip("this model repeats no block; a test of its own has one that does")
-    if reason := refusal(recipe, value, components(mode_for(recipe), "cuda")):
-        pytest.skip(reason)
-    run_code(recipe, value, components(mode_for(recipe), "cuda"))
-    torch.cuda.synchronize()
