@@ -5,6 +5,7 @@ import pytest
 from advisor.errors import TargetError
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.timed_loop import stepper
+from advisor.workloads.scripts import rounds
 from advisor.workloads.scripts.rounds import WholeRounds
 from scripts.steps import STEP, batches, step_of
 
@@ -204,6 +205,23 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
     assert left.text == "if count % 2 == 0: …"
     assert left.evaluates
     assert left.share > 0.5
+
+
+def test_an_evaluation_longer_than_there_is_time_for_takes_most_of_the_rounds(script, monkeypatch):
+    loop, _ = script("""
+        import time
+        for count, (x, y) in enumerate(loader):
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if count % 4 == 3:
+                time.sleep(60)
+    """)
+    monkeypatch.setattr(rounds, "WHOLE_ROUNDS_S", 1.0)
+    times = WholeRounds(loop.whole_round, lambda: None).times()
+    assert times.rounds * times.round_ms > 500
+    assert [left.text for left in times.left_out] == ["if count % 4 == 3: …"]
 
 
 def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):

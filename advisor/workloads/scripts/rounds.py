@@ -181,7 +181,7 @@ class WholeRounds:
             with self._tracing():
                 found = self._some(batches, 1)
                 if found[1] < _TIME_S:  # else it is all there is time for, with what the first round alone loads
-                    self._seconds = [0.0 for _ in self._statements]
+                    found, self._seconds = None, [0.0 for _ in self._statements]
                     found = self._some(batches)
             found = self._some(batches)
         except _TooLong:  # what came up to then shows what takes so long
