@@ -31,6 +31,7 @@ _NO_PLACE = {
     "optimizer": "no call was seen that makes the optimizer",
     "loader": "no call of DataLoader in your code was seen",
     "forward": "no forward pass and its loss were seen in one block of statements",
+    "copy": "no statement was seen that copies the batch to the device, which would convert it too",
 }
 _IMPLEMENTATIONS = {
     "fused": {"fused": "True", "foreach": ""},
@@ -206,8 +207,10 @@ class _Patch:
             dimensions = "5 5f" if str(value).endswith("3d") else "4 4f"
             self.give("copy", {"memory_format": f"torch.{value}"}, name=dimensions)
         if recipe.plan_field == "input_dtype" and value != recipe.default:
+            if "float" in self.facts.batch_text and not any("f" in place.name for place in self._places("copy")):
+                raise _NotHereError(_NO_PLACE["copy"])
             self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
-        self._after("model", code)
+        self._after("model", _before_optimizer(code, trains=self.facts.mode is Mode.TRAIN))
 
     def _after(self, kind: str, code: str) -> None:
         """Put a recipe's code behind the statements that make a model or an optimizer."""
@@ -312,6 +315,17 @@ class _Patch:
 
     def _free_name(self, name: str) -> str:
         return f"tuned_{name}" if any(re.search(rf"\b{name}\b", one) for one in self._sources().values()) else name
+
+
+def _before_optimizer(code: str, *, trains: bool) -> str:
+    """A model's code for where its optimizer is not made yet: in place of a condition on that, what holds there."""
+    lines = code.splitlines()
+    for one in reversed(ast.parse(code).body):
+        if isinstance(one, ast.If) and "optimizer" in (test := ast.unparse(one.test)):
+            block = one.body if trains and "state" not in test else one.orelse
+            kept = lines[block[0].lineno - 1 : block[-1].end_lineno] if block else []
+            lines[one.lineno - 1 : one.end_lineno] = textwrap.dedent("\n".join(kept)).splitlines()
+    return "\n".join(lines)
 
 
 def _is_within(place: Place, other: Place) -> bool:

@@ -49,7 +49,8 @@ def facts_of(loop, device="cpu"):
         for one in dataclasses.fields(WorkloadFacts)
         if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
     }
-    return WorkloadFacts(**{**needed, "mode": loop.mode, "device": device, "places": loop.places})
+    given = {"mode": loop.mode, "device": device, "places": loop.places, "batch_text": "float32[8, 1], float32[8, 1]"}
+    return WorkloadFacts(**{**needed, **given})
 
 
 def changed(path, settings, *, device="cpu", evaluations=()):
@@ -134,6 +135,7 @@ BRANCHES = (
     f"        loss = output.mean()\n        loss += 1\n    OTHERWISE:\n        loss = output.sum()\n{UPDATE}"
 )
 PLAIN = f"for x, y in loader:\n    loss = (model(x) - y).square().mean()\n    optimizer.zero_grad()\n{UPDATE}"
+COPIED = "device = 'cpu'\n" + PLAIN.replace(":\n", ":\n    x, y = x.to(device), y.to(device)\n", 1)
 # What is written where, by script (a text, or the name of a public one), settings and device: the changes are in DIFFS.
 CASES = {
     "a loop in another file": ("reference", {**AUTOCAST, "data.num_workers": 1}, "cpu"),
@@ -201,6 +203,14 @@ CASES = {
         "cpu",
     ),
     "two loops, of which the first is measured": (f"{HEAD}{PLAIN}{PLAIN}", AUTOCAST, "cpu"),
+    "half-precision weights before there is an optimizer": (HEAD + COPIED, {"precision.weights": "bfloat16"}, "cpu"),
+    "half-precision weights without a place for the batch": (HEAD + PLAIN, {"precision.weights": "bfloat16"}, "cpu"),
+    "float8 before there is an optimizer": (HEAD + PLAIN, {"precision.float8": "rowwise"}, "cuda"),
+    "float8 of a script that predicts": (
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
+        {"precision.float8": "tensorwise"},
+        "cuda",
+    ),
     "statements on one line": (f"{HEAD}for x, y in loader: {STEP}\n", AUTOCAST, "cpu"),
 }
 
