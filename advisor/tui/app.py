@@ -198,7 +198,9 @@ class AdvisorApp(ThemedApp):
         return self.base_screen.view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing just now."""
+        """Hide the keys that do nothing just now; Ctrl-C copies what the mouse has selected, where there is some."""
+        if action == "quit_at_once":
+            return not (self.alive and self.screen.selections)
         return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:

@@ -16,12 +16,11 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_within
-from advisor.recipe.settings import Settings
 from advisor.records import Comparison
 from advisor.report.document import Section, section
 from advisor.report.pictures import phase_bars
 from advisor.report.rows import Figures, Ranking, Row, Tick
-from advisor.report.settings import code_of, setting_sections, stack_blocks
+from advisor.report.settings import setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -170,11 +169,6 @@ class ResultView(ListView):
 
     def watch_unfolded(self) -> None:
         self._show_table()
-
-    def text_to_copy(self) -> str:
-        if self.selected == TOGETHER:
-            return Settings(self.context.state.stack_settings).to_yaml()
-        return code_of(self.row.candidate, self.context.catalog) if self.row else ""
 
 
 # --- the columns and the cells of the ranked list ------------------------------------------------------------------

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
-from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Section, pairs, section
 from advisor.report.figures import block_words, energy_words, gpu_words
@@ -129,18 +127,8 @@ class TrialsView(ListView):
         self.log_tail.follow(run.log_path)
         return trial_name(run.name, _WIDEST), (section("", pairs(details_of(run, self.context.state))),)
 
-    def on_key(self, event: events.Key) -> None:
-        """At the end of the list the cursor follows what runs again."""
-        if event.key == "end":
-            self.table.touched = False
-
     def can(self, name: str) -> bool:
         return bool(self._runs) if name == "read" else super().can(name)
-
-    def text_to_copy(self) -> str:
-        """The settings of the selected trial, as a settings file has them."""
-        candidate = self.context.state.candidates.get(self.selected)
-        return Settings(candidate.settings).to_yaml() if candidate else ""
 
     def second_focus(self) -> Widget:
         return self.log_tail if self._runs else self.pane
