@@ -244,13 +244,11 @@ class AdvisorApp(ThemedApp):
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.controller.can("finish")), self._leave)
+        self.push_screen(QuitScreen(self.context.state.running), self._leave)
 
-    async def _leave(self, answer: str | None) -> None:
-        if answer == "leave":
+    async def _leave(self, answer: bool | None) -> None:
+        if answer:
             await self.action_quit_at_once()
-        elif answer == "finish":
-            self.controller.steer("finish")
 
     async def action_quit_at_once(self) -> None:
         """Stop the session, wait a moment for it, and leave."""

@@ -63,22 +63,17 @@ class Palette(CommandPalette):
             super()._action_command_list(action)
 
 
-class QuitScreen(ModalScreen[str]):
-    """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
-
-    Without a baseline nothing is reported.
-    """
+class QuitScreen(ModalScreen[bool]):
+    """Something is being measured: leave it or stay."""
 
     BINDINGS = [
-        key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
-        key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
-        key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
+        key("quit.leave", "q,y", "dismiss(True)", "Leave", "Stop measuring and leave", key_display="q"),
+        key("quit.stay", "escape,n", "dismiss(False)", "Keep measuring", "Stay", key_display="esc"),
     ]
 
-    def __init__(self, running: str, *, can_finish: bool) -> None:
+    def __init__(self, running: str) -> None:
         super().__init__()
         self._trial = trial_name(running) if running else "The session"
-        self._can_finish = can_finish
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
@@ -86,10 +81,6 @@ class QuitScreen(ModalScreen[str]):
             yield Static(Content(f"{self._trial} is not finished."))
             yield Static(Content.styled("What was measured is kept; `perf-advisor --resume` goes on later.", DIM))
         yield Footer(show_command_palette=False)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the key of an answer that is not offered."""
-        return parameters != ("finish",) or self._can_finish
 
 
 WORDS = (

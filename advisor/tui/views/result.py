@@ -40,7 +40,6 @@ class ResultView(ListView):
     BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
-        key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
         key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show the other values of the row", show=False),
         key("result.fold", "left", "unfold(False)", "Fold", "Fold the other values of the row", show=False),
         *LIST_KEYS,
@@ -124,8 +123,6 @@ class ResultView(ListView):
             if row is None or not state.can_decide(row.candidate.recipe):
                 return False
             return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
-        if name == "undo":
-            return bool(self.controller.replaced)
         if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
             left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
             return left and self.context.recorded is None
@@ -153,10 +150,6 @@ class ResultView(ListView):
         if message.column == "tick" and row is not None and self.context.state.can_decide(row.candidate.recipe):
             used = row.tick in (Tick.ON, Tick.WAITING)
             self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
-
-    def action_undo(self) -> None:
-        """Take the last decision back."""
-        self.controller.undo()
 
     def action_unfold(self, unfold: bool) -> None:
         """Show what is folded under the selected row, or fold it again."""

@@ -19,7 +19,7 @@ from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
+from advisor.tui.text import DIM, trial_name, waiting_text
 from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import LogTail, TextPane
@@ -103,7 +103,7 @@ class TrialsView(ListView):
         style = "$accent" if running else DIM if well else "$warning"
         peak, wall_s = (result.peak_reserved_bytes, result.wall_s) if result else (None, None)
         step_ms = median(state.live_ms) if run.name == state.running and state.live_ms else run.step_ms
-        name = Content.styled(trial_label(run.name, state, width), "$accent" if running else "")
+        name = Content.styled(trial_name(run.name, width), "$accent" if running else "")
         return {
             "number": Cell(Content.styled(str(number), DIM), number),
             "name": Cell(name, run.name),

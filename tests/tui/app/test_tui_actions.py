@@ -15,7 +15,6 @@ BEFORE = {
     "result:view.back": ["enter"],
     "trials:view.back": ["enter"],
     "export:view.back": ["f"],
-    "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],
     "result.unfold": [*["down"] * 3],

@@ -310,4 +310,4 @@ def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
     declared = [binding for owner in owners for binding in owner.BINDINGS]
     shown = [binding for binding in declared if isinstance(binding, Binding) and binding.show]
     assert [binding for binding in shown if not (binding.id and binding.description and binding.tooltip)] == []
-    assert len(KEYS) == 34
+    assert len(KEYS) == 30
