@@ -72,9 +72,8 @@ class ResultView(ListView):
         self.show_card()
 
     def show_live(self) -> None:
-        if self.context.state.baseline is None:  # until then the headline and the table follow the baseline's trial
+        if self.context.state.baseline is None:  # until then the headline follows the baseline's trial
             self._show_headline()
-            self._show_table()
 
     def _show_headline(self) -> None:
         found = headline.headline(self.context.state, self.context.ranking, self.context.tries)
@@ -237,8 +236,7 @@ def _named(text: Content, figure: str | None = None) -> Cells:
 def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
     named = _named(Content("  your settings"))
     if ranking.step_ms is None:
-        doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
-        return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
+        return named
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
     within = format_within(state.baseline.half_width) if state.baseline else ""

@@ -151,17 +151,10 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
     if result.hint:
         yield "Hint", result.hint
     if len(result.blocks) > 1:
-        yield "Steps", _steps(result)
-        if baseline and len(baseline.blocks) > 1:
-            yield "Baseline", _steps(baseline)
+        spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
+        yield "Steps", f"{series} {spread}"  # a steady one is a level line
     if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
     if result.gpu and (readings := gpu_words(result.gpu)):
         yield "GPU", readings
     yield from doubts_and_notes(result)
-
-
-def _steps(result: TrialResult) -> str:
-    """The step times of a trial: a steady one is a level line."""
-    spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
-    return f"{series} {spread}"

@@ -91,8 +91,7 @@ def gauges_text(reading: Reading, uuid: str | None) -> Content:
 NOTICE_S = 6.0
 _NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-# Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
-_SHORT_NAME, _LEAST_NAME = 8, 16
+_SHORT_NAME = 8  # fewer cells for the trial's name say nothing
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
 _WIDE, _WIDEST_NAME, _METER = 100, 200, 12
@@ -162,8 +161,6 @@ def now_text(context: Context, room: int) -> Content:
     elif state.activity:
         doing = Content.assemble("  ", (state.activity, "$accent"))
     tail = doing + _seconds(context)
-    if doing and len(tail) > room - _LEAST_NAME:
-        tail = doing  # what it does comes before its seconds
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     told = both if len(both) <= min(left, room - _STATE) else trial_name(state.running, max(_SHORT_NAME, left))
@@ -201,7 +198,7 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
 # --- keys ----------------------------------------------------------------------------------------------------------
 
 # Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
-_FIRST = [f"session.{name}" for name in ("continue", "skip", "stop", "pause", "go_on", "wait", "untried")]
+_FIRST = [f"session.{name}" for name in ("skip", "stop", "pause", "go_on", "wait", "untried")]
 _LATER = ("table.sort", "session.minute")
 _LAST = ("app.help", "app.quit")
 # Characters that a text field takes, by the names of keys from which Textual does not know them.
