@@ -201,8 +201,6 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
 _FIRST = [f"session.{name}" for name in ("skip", "stop", "pause", "go_on", "wait", "untried")]
 _LATER = ("table.sort", "session.minute")
 _LAST = ("app.help", "app.quit")
-# Characters that a text field takes, by the names of keys from which Textual does not know them.
-_WRITTEN = {"plus": "+"}
 
 
 class KeyFooter(Widget):
@@ -222,10 +220,9 @@ class KeyFooter(Widget):
             self.call_later(self._look_up)
 
     def _look_up(self) -> None:
-        focused, found = self.screen.focused, dict[str, Binding]()
+        found = dict[str, Binding]()
         for _, binding, enabled, _ in self.screen.active_bindings.values():
-            typed = focused is not None and focused.check_consume_key(binding.key, _WRITTEN.get(binding.key))
-            if enabled and binding.show and not typed:
+            if enabled and binding.show:
                 found.setdefault(binding.action, binding)
         self.keys = tuple(sorted(found.values(), key=_place))
 
