@@ -83,15 +83,6 @@ class QuitScreen(ModalScreen[bool]):
         yield Footer(show_command_palette=False)
 
 
-WORDS = (
-    ("baseline", "the trial with your present settings; every speed-up is against it"),
-    ("candidate", "a recipe and one value to try"),
-    ("trial", "the workload run under some settings, in a process of its own"),
-    ("verdict", "faster, slower, same (within 3 %), unclear, failed or skipped, always with the reason"),
-    ("combination", "several settings applied together; effects do not add up, so it is measured as one"),
-    ("interval", "the range that holds a speed-up: 95 % of those measured in turn do, 99 % of the others"),
-    ("numerics", "exact: bit-equal; close: rounding; changed: other results, an opt-in"),
-)
 MARKS = (
     ("★", "recommended"),
     ("☑", "used: it is in what 4 exports"),
@@ -107,7 +98,7 @@ MARKS = (
 def help_sections(
     view: ViewInfo, active: Iterable[ActiveBinding], display: Callable[[Binding], str]
 ) -> Iterator[Section]:
-    """The keys of a view that do something now, words, marks, and how the numbers are made."""
+    """The keys of a view that do something now, marks, and how the numbers are made."""
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
         of = of_view if isinstance(node, View | Table) else of_all
@@ -122,6 +113,5 @@ def help_sections(
     titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
     for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
         yield section(title, pairs(keys))
-    yield section("Words", pairs(WORDS))
     yield section("Marks", pairs(MARKS))
     yield section("How the numbers are made", *METHOD)

@@ -9,7 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.experiment.ranking import INSTRUMENTED
-from advisor.figures.formatting import format_ms, format_outcome
+from advisor.figures.formatting import format_count, format_ms, format_outcome
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
 from advisor.report.document import section
 from advisor.report.figures import by_own_time
@@ -80,10 +80,9 @@ class ProfileView(View):
 
 
 def _cells(row: OperatorRow) -> dict[str, Cell]:
-    calls = f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}"
     return {
         "name": Cell(Content(row.name.removeprefix("aten::")), row.name),
         "device": Cell(Content(format_ms(row.device_ms)), -row.device_ms),
         "host": Cell(Content(format_ms(row.host_ms)), -row.host_ms),
-        "calls": Cell(Content(calls), -row.calls),
+        "calls": Cell(Content(format_count(row.calls)), -row.calls),
     }
