@@ -88,10 +88,8 @@ async def test_the_headline_follows_what_is_known() -> None:
     begun = histories.start()
     async with driven(begun[:4], hold=True) as (pilot, app, _control):
         assert "Loading your model" in screen_text(app)
-        assert setting_cell(app, "yours") == "loading…"
         await tell(pilot, events.TrialActivity("baseline", "first steps"))
         assert "Timing your own step first" in screen_text(app)
-        assert setting_cell(app, "yours") == "timing…"
         await tell(pilot, events.BlockTimed("baseline", 31.4, 64))
         app.base_screen.tick()
         await settle(pilot)
