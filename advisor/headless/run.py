@@ -126,8 +126,6 @@ class HeadlessReporter:
             case events.ScalingMeasured(record):
                 known = {(row.name, row.runs) for row in self.state.scaling.rows} if self.state.scaling else set()
                 yield from (row_words(row) for row in record.rows if (row.name, row.runs) not in known)
-            case events.Decided(recipe, decision):
-                yield f"you {decision or 'took back your decision on'} {recipe}"
             case events.Said(text, severity):
                 yield text if severity == "information" else f"{severity}: {text}"
             case events.ExportVerified(verification):

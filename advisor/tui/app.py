@@ -198,7 +198,9 @@ class AdvisorApp(ThemedApp):
         return self.base_screen.view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing just now."""
+        """Hide the keys that do nothing just now; Ctrl-C copies what the mouse has selected, where there is some."""
+        if action == "quit_at_once":
+            return not (self.alive and self.screen.selections)
         return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
 
     def action_steer(self, name: str) -> None:
@@ -242,13 +244,11 @@ class AdvisorApp(ThemedApp):
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
-        self.push_screen(QuitScreen(self.context.state.running, can_finish=self.controller.can("finish")), self._leave)
+        self.push_screen(QuitScreen(self.context.state.running), self._leave)
 
-    async def _leave(self, answer: str | None) -> None:
-        if answer == "leave":
+    async def _leave(self, answer: bool | None) -> None:
+        if answer:
             await self.action_quit_at_once()
-        elif answer == "finish":
-            self.controller.steer("finish")
 
     async def action_quit_at_once(self) -> None:
         """Stop the session, wait a moment for it, and leave."""

@@ -55,7 +55,6 @@ class Controller:
         self.running: Job | None = None
         self.waiting: deque[Job] = deque()  # those that have not begun
         self._decided_meanwhile = False
-        self.replaced: list[tuple[str, Decision | None, Value | None]] = []  # decisions that can be taken back
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -175,15 +174,7 @@ class Controller:
             chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
             self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id} {chosen}")
             return
-        self.replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
-        self._decide(recipe, decision, value)
-
-    def undo(self) -> None:
-        """Take the last decision back."""
-        self._decide(*self.replaced.pop())
-
-    def _decide(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        control, state = self._context.control, self._context.state
+        control = self._context.control
         self._app.notify(consequence(state, recipe, decision, value))
         if control is not None:
             self._decided_meanwhile = state.finished is None
@@ -227,10 +218,8 @@ class Controller:
             self._changed()
 
 
-def consequence(state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None) -> str:
+def consequence(state: SessionState, recipe: str, decision: Decision, value: Value | None = None) -> str:
     """The consequence of a decision, told before it is taken."""
-    if decision is None:
-        return f"Undone: {recipe}."
     keys = {one.key for one in state.candidates.values() if one.recipe == recipe and value in (None, one.value)}
     rejected, used = decision is Decision.REJECTED, any(key in state.stack_settings for key in keys)
     told = f"{_named(recipe, value)} is {'left out' if rejected else 'accepted'}"

@@ -27,7 +27,7 @@ APP_KEYS = (
     _steers("minute", "plus", "1 min more", "Give the session one more minute; after its end, search on for a minute"),
     _steers("finish", "E", "End and report", "End the session now and report what it has measured"),
     key("app.suspend", "ctrl+z", "suspend_process", "Suspend", "Go back to the shell; fg comes back", show=False),
-    key("app.help", "question_mark,f1", "help", "Help", "Keys, words, and how the numbers are made"),
+    key("app.help", "question_mark,f1", "help", "Help", "Keys, marks, and how the numbers are made"),
     key("app.quit", "q", "quit", "Quit", "Leave, after a question while something is measured", system=True),
     key("app.interrupt", "ctrl+q,ctrl+c", "quit_at_once", "Quit", "Leave at once; all figures are kept", **_HIDDEN),
 )

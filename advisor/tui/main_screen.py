@@ -132,17 +132,15 @@ class Navigation(Widget):
     def __init__(self, context: Context) -> None:
         super().__init__(id="nav")
         self._target = context.request.target.target
-        self._recorded = "  recorded" if context.recorded else ""  # the status has its date
 
     def render(self) -> Content:
         tabs = self._tabs(titled=True)
         if tabs.cell_length > self.size.width:  # only the view that is shown has its title
             tabs = self._tabs(titled=False)
-        room = self.size.width - tabs.cell_length - len(self._recorded) - 2
+        room = self.size.width - tabs.cell_length - 2
         # A target that is too long is cut at its beginning: names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
-        end = Content.assemble((name if room > 1 else "", DIM), (self._recorded if room >= 0 else "", "$accent"))
-        return spread(tabs, end, self.size.width - 1)
+        return spread(tabs, Content.styled(name if room > 1 else "", DIM), self.size.width - 1)
 
     def _tabs(self, *, titled: bool) -> Content:
         tabs = []

@@ -63,22 +63,17 @@ class Palette(CommandPalette):
             super()._action_command_list(action)
 
 
-class QuitScreen(ModalScreen[str]):
-    """Something is being measured: ``leave`` it, ``finish`` it with a report, or ``stay``.
-
-    Without a baseline nothing is reported.
-    """
+class QuitScreen(ModalScreen[bool]):
+    """Something is being measured: leave it or stay."""
 
     BINDINGS = [
-        key("quit.leave", "q,y", "dismiss('leave')", "Leave", "Stop measuring and leave", key_display="q"),
-        key("quit.finish", "e", "dismiss('finish')", "End and report", "End the session and stay"),
-        key("quit.stay", "escape,n", "dismiss('stay')", "Keep measuring", "Stay", key_display="esc"),
+        key("quit.leave", "q,y", "dismiss(True)", "Leave", "Stop measuring and leave", key_display="q"),
+        key("quit.stay", "escape,n", "dismiss(False)", "Keep measuring", "Stay", key_display="esc"),
     ]
 
-    def __init__(self, running: str, *, can_finish: bool) -> None:
+    def __init__(self, running: str) -> None:
         super().__init__()
         self._trial = trial_name(running) if running else "The session"
-        self._can_finish = can_finish
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog question") as dialog:
@@ -87,20 +82,7 @@ class QuitScreen(ModalScreen[str]):
             yield Static(Content.styled("What was measured is kept; `perf-advisor --resume` goes on later.", DIM))
         yield Footer(show_command_palette=False)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the key of an answer that is not offered."""
-        return parameters != ("finish",) or self._can_finish
 
-
-WORDS = (
-    ("baseline", "the trial with your present settings; every speed-up is against it"),
-    ("candidate", "a recipe and one value to try"),
-    ("trial", "the workload run under some settings, in a process of its own"),
-    ("verdict", "faster, slower, same (within 3 %), unclear, failed or skipped, always with the reason"),
-    ("combination", "several settings applied together; effects do not add up, so it is measured as one"),
-    ("interval", "the range that holds a speed-up: 95 % of those measured in turn do, 99 % of the others"),
-    ("numerics", "exact: bit-equal; close: rounding; changed: other results, an opt-in"),
-)
 MARKS = (
     ("★", "recommended"),
     ("☑", "used: it is in what 4 exports"),
@@ -116,7 +98,7 @@ MARKS = (
 def help_sections(
     view: ViewInfo, active: Iterable[ActiveBinding], display: Callable[[Binding], str]
 ) -> Iterator[Section]:
-    """The keys of a view that do something now, words, marks, and how the numbers are made."""
+    """The keys of a view that do something now, marks, and how the numbers are made."""
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
         of = of_view if isinstance(node, View | Table) else of_all
@@ -131,6 +113,5 @@ def help_sections(
     titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
     for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
         yield section(title, pairs(keys))
-    yield section("Words", pairs(WORDS))
     yield section("Marks", pairs(MARKS))
     yield section("How the numbers are made", *METHOD)

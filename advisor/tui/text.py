@@ -41,35 +41,15 @@ def waiting_text(state: SessionState, waiting: str) -> str:
     return "Not known: the session ended before this." if state.finished else waiting
 
 
-def shortened(text: str, width: int) -> str:
-    """A text cut to a number of cells in its middle, since names often differ at their ends only."""
-    if len(text) <= width or width < 1:
-        return text[: max(0, width)]
-    tail = (width - 1) // 2
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
-
-
 def trial_name(name: str, width: int = 40) -> str:
-    """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others.
-
-    Other details are cut at their end: ``stack with… compiled`` is the opposite of ``stack without x, not compiled``.
-    """
+    """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others."""
     name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
     kind, colon, listed = name.partition(": ")
     if colon and (kind == "again" or (kind == "stack" and len(name) > width)):
         count, again = listed.count(": "), ", again" if kind == "again" else ""
         key, _, value = listed.rpartition(".")[2].partition(": ")
         name = f"{f'{key}={value}' if count == 1 and again else f'stack of {count}'}{again}"
-    return f"{name[: width - 1]}…" if ", " in name and len(name) > width > 1 else shortened(name, width)
-
-
-def trial_label(name: str, state: SessionState, width: int) -> str:
-    """A trial's name, at most ``width`` cells; if it is too long, the recipe's if it has one candidate only."""
-    candidate = state.candidates.get(name)
-    if candidate is None:
-        return trial_name(name, width)
-    alone = sum(other.recipe == candidate.recipe for other in state.candidates.values()) == 1
-    return shortened(candidate.recipe if alone and len(name) > width else name, width)
+    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def cells(values: list[float], width: int) -> list[int]:

@@ -28,9 +28,3 @@ class CompileCache(Format):
 
     def to_verify(self, found: Found, path: str) -> None:
         return None
-
-    def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
-        return (
-            f'before anything is compiled: tuning = advisor.load("tuned.yaml", cache="{name}")',
-            "it is for this version of PyTorch and this kind of device; it holds code, so load only your own",
-        )

@@ -28,9 +28,6 @@ class CompiledModel(Format):
         content = lambda: package(found.request, found.settings, found.catalog)  # noqa: E731
         yield File("Compiled model", path, content, found.remark, more=_where_it_runs(found))
 
-    def next_steps(self, name: str, found: Found) -> tuple[str, ...]:
-        return f'in your service: model = torch._inductor.aoti_load_package("{name}")', *_where_it_runs(found)
-
 
 def _where_it_runs(found: Found) -> tuple[str, ...]:
     facts, size = found.state.facts, found.settings.get("data.batch_size")

@@ -10,7 +10,6 @@ from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from advisor.figures.formatting import counted
 from advisor.report.document import Section
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -22,12 +21,9 @@ from advisor.tui.widgets.texts import TextPane
 # The least width of the card beside the table, and the share of the screen that it has there. Cells.
 LEAST_CARD, CARD_SHARE = 36, 0.33
 
-# A key of more than one view.
-COPY = key("view.copy", "y", "copy", "Copy", "Copy the code, the settings or the file shown to the clipboard")
 # Keys of every view with a list.
 LIST_KEYS = (
     key("trial.retry", "t", "retry", "Retry", "Run the selected trial again"),
-    COPY,
     key("view.back", "escape", "back", "Back", "Go back to the list", key_display="esc"),
 )
 
@@ -69,16 +65,6 @@ class View(Container):
     def can(self, name: str) -> bool:
         """Whether an action that the view has a key for does anything just now."""
         return True
-
-    def action_copy(self) -> None:
-        """Copy the selection to the terminal's clipboard (OSC 52), and say so."""
-        if text := self.text_to_copy():
-            self.app.copy_to_clipboard(text)
-            self.notify(f"{counted(len(text.splitlines()), 'line')} copied to the clipboard.")
-
-    def text_to_copy(self) -> str:
-        """The text that ``y`` copies; empty where there is nothing."""
-        return ""
 
     def first_focus(self) -> Widget:
         """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
@@ -152,7 +138,7 @@ class ListView(View):
         if name == "retry":
             tried = self.selected in self.context.state.trials and self.selected not in self.context.waiting
             return tried and self.context.recorded is None
-        return bool(self.text_to_copy()) if name == "copy" else True
+        return True
 
     def first_focus(self) -> Widget:
         return self.table

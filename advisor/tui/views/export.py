@@ -28,7 +28,7 @@ from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import waiting_text
-from advisor.tui.views.base import COPY, View
+from advisor.tui.views.base import View
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
@@ -63,7 +63,6 @@ class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
     BINDINGS = [
-        COPY,
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
         key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),
         key("export.path", "f", "path", "File", "Edit the path to write to"),
@@ -235,10 +234,6 @@ class ExportView(View):
     def action_leave_path(self) -> None:
         """Go back to the formats."""
         self._list.focus()
-
-    def text_to_copy(self) -> str:
-        state = self.context.state
-        return self._written_preview(self.chosen, state)[0] if state.baseline else ""
 
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured."""

@@ -9,16 +9,15 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.experiment.ranking import INSTRUMENTED
-from advisor.figures.formatting import format_ms, format_outcome
-from advisor.files.paths import is_file
+from advisor.figures.formatting import format_count, format_ms, format_outcome
 from advisor.records import OperatorRow, Outcome, Profile, TrialResult
-from advisor.report.document import Code, pairs, section
+from advisor.report.document import section
 from advisor.report.figures import by_own_time
 from advisor.report.pictures import phase_bars
 from advisor.report.whole import profile_sections
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
-from advisor.tui.text import BROAD, DIM, bars, shortened, waiting_text
+from advisor.tui.text import BROAD, DIM, bars, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Cell, Column, Table
 from advisor.tui.widgets.texts import TextPane, show_text
@@ -62,8 +61,6 @@ class ProfileView(View):
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
         found = profile_sections(state, self.context.catalog)
-        if profile and is_file(profile.trace_path):
-            found += (section("", pairs([("Trace", Code(profile.trace_path))])),)
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (section("", waiting),))
         self._show_operators(profile)
@@ -75,18 +72,17 @@ class ProfileView(View):
         width = self.width // 2 if self.width >= BROAD else self.width
         room = width - _FRAME - 1 - sum(column.width + 2 for column in figures) - 2
         columns = [Column("name", "operator", max(_LEAST_NAME, room)), *figures]
-        self._table.show(columns, {str(place): _cells(row, columns[0].width) for place, row in enumerate(rows)})
+        self._table.show(columns, {str(place): _cells(row) for place, row in enumerate(rows)})
         self._operators.border_title = "Operators, per step"
 
     def first_focus(self) -> Widget:
         return self._sections if self.has_class("-without-operators") else self._table
 
 
-def _cells(row: OperatorRow, width: int) -> dict[str, Cell]:
-    calls = f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}"
+def _cells(row: OperatorRow) -> dict[str, Cell]:
     return {
-        "name": Cell(Content(shortened(row.name.removeprefix("aten::"), width)), row.name),
+        "name": Cell(Content(row.name.removeprefix("aten::")), row.name),
         "device": Cell(Content(format_ms(row.device_ms)), -row.device_ms),
         "host": Cell(Content(format_ms(row.host_ms)), -row.host_ms),
-        "calls": Cell(Content(calls), -row.calls),
+        "calls": Cell(Content(format_count(row.calls)), -row.calls),
     }

@@ -16,12 +16,11 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_within
-from advisor.recipe.settings import Settings
 from advisor.records import Comparison
 from advisor.report.document import Section, section
 from advisor.report.pictures import phase_bars
 from advisor.report.rows import Figures, Ranking, Row, Tick
-from advisor.report.settings import code_of, setting_sections, stack_blocks
+from advisor.report.settings import setting_sections, stack_blocks
 from advisor.report.whole import session_card
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
@@ -41,7 +40,6 @@ class ResultView(ListView):
     BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),
-        key("result.undo", "u", "undo", "Undo", "Take back the last decision, one after another"),
         key("result.unfold", "right,l", "unfold(True)", "Unfold", "Show the other values of the row", show=False),
         key("result.fold", "left", "unfold(False)", "Fold", "Fold the other values of the row", show=False),
         *LIST_KEYS,
@@ -74,9 +72,8 @@ class ResultView(ListView):
         self.show_card()
 
     def show_live(self) -> None:
-        if self.context.state.baseline is None:  # until then the headline and the table follow the baseline's trial
+        if self.context.state.baseline is None:  # until then the headline follows the baseline's trial
             self._show_headline()
-            self._show_table()
 
     def _show_headline(self) -> None:
         found = headline.headline(self.context.state, self.context.ranking, self.context.tries)
@@ -125,8 +122,6 @@ class ResultView(ListView):
             if row is None or not state.can_decide(row.candidate.recipe):
                 return False
             return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
-        if name == "undo":
-            return bool(self.controller.replaced)
         if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
             left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
             return left and self.context.recorded is None
@@ -155,10 +150,6 @@ class ResultView(ListView):
             used = row.tick in (Tick.ON, Tick.WAITING)
             self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
 
-    def action_undo(self) -> None:
-        """Take the last decision back."""
-        self.controller.undo()
-
     def action_unfold(self, unfold: bool) -> None:
         """Show what is folded under the selected row, or fold it again."""
         parents = [
@@ -170,11 +161,6 @@ class ResultView(ListView):
 
     def watch_unfolded(self) -> None:
         self._show_table()
-
-    def text_to_copy(self) -> str:
-        if self.selected == TOGETHER:
-            return Settings(self.context.state.stack_settings).to_yaml()
-        return code_of(self.row.candidate, self.context.catalog) if self.row else ""
 
 
 # --- the columns and the cells of the ranked list ------------------------------------------------------------------
@@ -250,8 +236,7 @@ def _named(text: Content, figure: str | None = None) -> Cells:
 def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
     named = _named(Content("  your settings"))
     if ranking.step_ms is None:
-        doing = "" if state.finished or state.failure else "loading…" if state.is_loading else "timing…"
-        return {**named, "speed": Cell(Content.styled(doing, "$accent"))}
+        return named
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
     within = format_within(state.baseline.half_width) if state.baseline else ""

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_outcome, format_seconds
-from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
 from advisor.report.document import Inline, Section, pairs, section
 from advisor.report.figures import block_words, energy_words, gpu_words
@@ -21,7 +19,7 @@ from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import DIM, trial_label, trial_name, waiting_text
+from advisor.tui.text import DIM, trial_name, waiting_text
 from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import LogTail, TextPane
@@ -105,7 +103,7 @@ class TrialsView(ListView):
         style = "$accent" if running else DIM if well else "$warning"
         peak, wall_s = (result.peak_reserved_bytes, result.wall_s) if result else (None, None)
         step_ms = median(state.live_ms) if run.name == state.running and state.live_ms else run.step_ms
-        name = Content.styled(trial_label(run.name, state, width), "$accent" if running else "")
+        name = Content.styled(trial_name(run.name, width), "$accent" if running else "")
         return {
             "number": Cell(Content.styled(str(number), DIM), number),
             "name": Cell(name, run.name),
@@ -129,18 +127,8 @@ class TrialsView(ListView):
         self.log_tail.follow(run.log_path)
         return trial_name(run.name, _WIDEST), (section("", pairs(details_of(run, self.context.state))),)
 
-    def on_key(self, event: events.Key) -> None:
-        """At the end of the list the cursor follows what runs again."""
-        if event.key == "end":
-            self.table.touched = False
-
     def can(self, name: str) -> bool:
         return bool(self._runs) if name == "read" else super().can(name)
-
-    def text_to_copy(self) -> str:
-        """The settings of the selected trial, as a settings file has them."""
-        candidate = self.context.state.candidates.get(self.selected)
-        return Settings(candidate.settings).to_yaml() if candidate else ""
 
     def second_focus(self) -> Widget:
         return self.log_tail if self._runs else self.pane
@@ -163,17 +151,10 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
     if result.hint:
         yield "Hint", result.hint
     if len(result.blocks) > 1:
-        yield "Steps", _steps(result)
-        if baseline and len(baseline.blocks) > 1:
-            yield "Baseline", _steps(baseline)
+        spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
+        yield "Steps", f"{series} {spread}"  # a steady one is a level line
     if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
     if result.gpu and (readings := gpu_words(result.gpu)):
         yield "GPU", readings
     yield from doubts_and_notes(result)
-
-
-def _steps(result: TrialResult) -> str:
-    """The step times of a trial: a steady one is a level line."""
-    spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
-    return f"{series} {spread}"

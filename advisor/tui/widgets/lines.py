@@ -19,11 +19,11 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.experiment.past.journal import PastSession
-from advisor.figures.formatting import MISSING, format_bytes, format_seconds
+from advisor.figures.formatting import MISSING, format_bytes
 from advisor.records import GpuReading, HostSample
 from advisor.report.figures import STAGES
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, shortened, trial_label, trial_name
+from advisor.tui.text import DIM, trial_name
 from advisor.tui.widgets.texts import show_text
 
 
@@ -61,14 +61,8 @@ class GaugeStrip(Static):
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
     def tick(self) -> None:
         """Read the gauges in a thread, and show them."""
-        try:
-            reading = self._read() if self._read else None
-        except Exception:  # a driver that is being replaced, say: the session goes on without gauges
-            self._read = None
-            self.app.call_from_thread(self.update, "The gauges cannot be read.")
-        else:
-            if reading:
-                self.app.call_from_thread(self.show_reading, reading)
+        if self._read:
+            self.app.call_from_thread(self.show_reading, self._read())
 
     def show_reading(self, reading: Reading) -> None:
         """Show what was read."""
@@ -97,15 +91,10 @@ def gauges_text(reading: Reading, uuid: str | None) -> Content:
 NOTICE_S = 6.0
 _NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-# Fewer cells for the trial's name say nothing; it has these before the stack's figure has any.
-_SHORT_NAME, _LEAST_NAME = 8, 16
+_SHORT_NAME = 8  # fewer cells for the trial's name say nothing
 # Cells for the state and the seconds of a trial: the right end must not change with each state.
 _STATE = 40
 _WIDE, _WIDEST_NAME, _METER = 100, 200, 12
-# A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
-_LATE = 1.5
-# From here on seconds are told as minutes.
-_MINUTES = 100
 
 
 class StatusBar(Static):
@@ -165,18 +154,16 @@ def now_text(context: Context, room: int) -> Content:
     if state.paused:
         return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
     if not state.running:
-        return Content.styled(shortened(_stage(context), room), "bold")
+        return Content.styled(_stage(context), "bold")
     doing = Content("")
     if context.paused:
         doing = Content.assemble("  ", ("pauses after this trial", "$warning"))
     elif state.activity:
         doing = Content.assemble("  ", (state.activity, "$accent"))
     tail = doing + _seconds(context)
-    if doing and len(tail) > room - _LEAST_NAME:
-        tail = doing  # what it does comes before its seconds
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
-    told = both if len(both) <= min(left, room - _STATE) else trial_label(state.running, state, max(_SHORT_NAME, left))
+    told = both if len(both) <= min(left, room - _STATE) else trial_name(state.running, max(_SHORT_NAME, left))
     return Content.assemble((told, "bold"), tail)
 
 
@@ -194,10 +181,7 @@ def _seconds(context: Context) -> Content:
     spent_s, expected_s = int(context.clock() - context.trial_began_at), context.state.expected_s
     if expected_s is None:
         return Content.styled(f"  {spent_s} s", DIM)
-    expected = f"{max(1, round(expected_s))} s" if expected_s < _MINUTES else format_seconds(expected_s)
-    if spent_s > _LATE * expected_s + 1:
-        return Content.styled(f"  {spent_s} s, expected {expected}", "$warning")
-    return Content.styled(f"  {spent_s} of about {expected}", DIM)
+    return Content.styled(f"  {spent_s} of about {max(1, round(expected_s))} s", DIM)
 
 
 def left_text(context: Context, *, working: bool, wide: bool) -> Content:
@@ -214,11 +198,9 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
 # --- keys ----------------------------------------------------------------------------------------------------------
 
 # Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
-_FIRST = [f"session.{name}" for name in ("continue", "skip", "stop", "pause", "go_on", "wait", "untried")]
+_FIRST = [f"session.{name}" for name in ("skip", "stop", "pause", "go_on", "wait", "untried")]
 _LATER = ("table.sort", "session.minute")
 _LAST = ("app.help", "app.quit")
-# Characters that a text field takes, by the names of keys from which Textual does not know them.
-_WRITTEN = {"plus": "+"}
 
 
 class KeyFooter(Widget):
@@ -238,10 +220,9 @@ class KeyFooter(Widget):
             self.call_later(self._look_up)
 
     def _look_up(self) -> None:
-        focused, found = self.screen.focused, dict[str, Binding]()
+        found = dict[str, Binding]()
         for _, binding, enabled, _ in self.screen.active_bindings.values():
-            typed = focused is not None and focused.check_consume_key(binding.key, _WRITTEN.get(binding.key))
-            if enabled and binding.show and not typed:
+            if enabled and binding.show:
                 found.setdefault(binding.action, binding)
         self.keys = tuple(sorted(found.values(), key=_place))
 

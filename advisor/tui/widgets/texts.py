@@ -13,6 +13,7 @@ from textual import events
 from textual.content import Content
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
 from textual.widgets import Log, Static
 
@@ -31,8 +32,6 @@ def show_text(widget: Static, text: Content, *, layout: bool = True) -> None:
 
 class TextPane(ScrollView):
     """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
-
-    ALLOW_SELECT = False
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
@@ -63,7 +62,16 @@ class TextPane(ScrollView):
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
         line = self.lines[place] if place < len(self.lines) else Strip([])
-        return line.apply_style(self.rich_style).crop_extend(0, width, self.rich_style)
+        line = line.apply_style(self.rich_style).crop_extend(0, width, self.rich_style).apply_offsets(0, place)
+        if (selection := self.text_selection) and (span := selection.get_span(place)):
+            start, end = span[0], width if span[1] < 0 else span[1]  # -1 is the end of the line
+            chosen = line.crop(start, end).apply_style(self.screen.get_component_rich_style("screen--selection"))
+            line = Strip.join([line.crop(0, start), chosen, line.crop(end)])
+        return line
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        """The text that the mouse has selected, for Textual's own copying."""
+        return selection.extract("\n".join(line.text.rstrip() for line in self.lines)), "\n"
 
 
 def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType]:

@@ -1,10 +1,8 @@
-"""Every key that is offered does something that can be seen; and copying."""
-
-import base64
+"""Every key that is offered does something that can be seen; and copying with the mouse."""
 
 import pytest
 import tui_histories as histories
-from tui_pilot import KEYS, FakeControl, Key, driven, press, screen_text, settle
+from tui_pilot import KEYS, FakeControl, Key, driven, pane_text, press, screen_text, settle
 
 from advisor.tui.app import AdvisorApp
 
@@ -17,7 +15,6 @@ BEFORE = {
     "result:view.back": ["enter"],
     "trials:view.back": ["enter"],
     "export:view.back": ["f"],
-    "result.undo": ["down", "r"],
     "result.accept": [*["down"] * 5],
     "result.reject": ["down"],
     "result.unfold": [*["down"] * 3],
@@ -25,11 +22,8 @@ BEFORE = {
     "result:trial.retry": ["down"],
     "session.untried": [],
     "session.go_on": ["space"],
-    "trials:view.copy": ["home", "down"],
     "trials:trial.retry": ["home", "down"],
 }
-# These have an app to themselves beside those that decide, leave or ask: they copy, hide other panels, save a file.
-ALONE = {"view.copy"}
 # In a running session; all others after it.
 WHILE_RUNNING = {"session.skip", "session.pause", "session.go_on", "session.finish"}
 
@@ -47,7 +41,7 @@ def groups() -> dict[str, list[Key]]:
     found: dict[str, list[Key]] = {}
     for key in reversed(KEYS):  # the ones that exchange a panel of the profile come last
         if key.id not in ELSEWHERE:
-            only_shows = key.id.startswith(("view.", "screen.", "profile.")) and key.id not in ALONE
+            only_shows = key.id.startswith(("view.", "screen.", "profile."))
             found.setdefault(f"{key.view or 'all'}-{'shows' if only_shows else key.id}", []).append(key)
     return found
 
@@ -68,25 +62,20 @@ async def test_every_key_has_a_consequence_where_it_is_offered(keys: list[Key], 
             assert seen(app, control) != before, key
 
 
-async def test_y_sends_what_is_chosen_to_the_terminals_clipboard_if_anything(monkeypatch) -> None:
-    """As OSC 52, which also reaches the clipboard of a machine that one is logged in from."""
-    sent: list[str] = []
-    monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
+async def test_ctrl_c_copies_what_the_mouse_has_selected() -> None:
+    """Without a selection it leaves the app."""
     async with driven(histories.whole()) as (pilot, app, _control):
-        await press(pilot, "3", "home")
-        assert app.view.selected == "baseline"
-        assert not app.view.can("copy")
-        await press(pilot, "y")
-        assert app.clipboard == ""
-        assert "copied" not in screen_text(app)
-        for keys in (["1"], ["3", "home", "down"], ["4"]):
-            await press(pilot, *keys)
-            wanted = app.view.text_to_copy()
-            await press(pilot, "y")
-            (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
-            assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
-            sent.clear()
-        assert "precision.autocast: bfloat16" in wanted
+        for view, pane in (("1", "#card"), ("4", "#preview")):
+            await press(pilot, view)
+            await pilot.mouse_down(pane, offset=(2, 1))
+            await pilot.hover(pane, offset=(30, 3))
+            await pilot.mouse_up(pane, offset=(30, 3))
+            await press(pilot, "ctrl+c")
+            shown = [line.rstrip() for line in pane_text(app.query_one(pane)).splitlines()]
+            assert app.clipboard.splitlines()[:2] == shown[:2]
+        assert app.is_running
+        await press(pilot, "escape", "ctrl+c")
+        assert app.return_code is not None
 
 
 async def test_escape_is_left_to_the_terminal_app_where_a_view_has_nothing_to_leave() -> None:

@@ -1,6 +1,5 @@
 """The session obeys: skip, pause, more time, an early end; decisions, what they ask of it, and what is shown."""
 
-import asyncio
 import io
 import sys
 
@@ -81,10 +80,8 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
         await tell(pilot, events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
         await press(pilot, "q")
         assert "stack of 2 is not finished." in screen_text(app)
-        await press(pilot, "e")
-        assert control.calls[-1] == ("finish",)
+        await press(pilot, "n")
         assert app.is_running
-        await asyncio.sleep(0)
 
 
 async def test_leaving_from_another_screen_is_asked_about_too() -> None:
@@ -111,11 +108,9 @@ async def test_several_quick_decisions_are_followed_together_unless_that_is_stop
         control.holds_rework = True
         await press(pilot, "down", "r")
         assert "model.memory_format" not in app.context.state.stack_settings, "the export follows at once"
-        await press(pilot, "u")
-        assert app.context.state.stack == histories.STACK
         await until(pilot, lambda: ("rework",) in control.calls)
         assert app.context.busy_with == "Measuring the combination again"
-        await press(pilot, "r", "down", "r", "down", "a")
+        await press(pilot, "down", "r", "down", "a")
         assert control.calls.count(("rework",)) == 1, "a round follows the one that runs"
         control.stop()  # as a session does by itself
         await until(pilot, lambda: control.calls.count(("rework",)) == 2)
@@ -123,7 +118,7 @@ async def test_several_quick_decisions_are_followed_together_unless_that_is_stop
         await until(pilot, lambda: not app.context.busy_with)
         assert control.calls.count(("rework",)) == 2
         decided = [call[1] for call in control.calls if call[0] == "decide"]
-        assert decided == [*["channels_last"] * 3, "compile", "batch_size"]
+        assert decided == ["channels_last", "compile", "batch_size"]
 
 
 async def test_measuring_again_can_be_stopped_and_taken_up() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import tui_histories as histories
 from sample_session import cpu_history
-from tui_pilot import LARGE, SIZES, SMALL, cells, driven, pane_text, press, screen_text, settle
+from tui_pilot import LARGE, SIZES, SMALL, cells, driven, press, screen_text, settle
 
 from advisor.experiment import events
 from advisor.machine.host import sample_host
@@ -13,7 +13,6 @@ from advisor.records import Profile
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.widgets.lines import GaugeStrip, KeyFooter
 from advisor.tui.widgets.table import Table
-from advisor.tui.widgets.texts import TextPane
 
 
 def with_profile(told: list[events.Event], profile: Profile) -> list[events.Event]:
@@ -70,20 +69,6 @@ async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> No
         assert "No coding habit" not in screen_text(app)
 
 
-async def test_the_path_of_the_trace_is_told_while_it_is_there(tmp_path) -> None:
-    trace = tmp_path / "baseline.json.gz"
-    trace.write_bytes(b"")
-    history = with_profile(histories.whole(), replace(histories.PROFILE, trace_path=str(trace)))
-    async with driven(history, size=(200, 50)) as (pilot, app, _control):
-        await press(pilot, "2")
-        pane = app.query_one("#sections", TextPane)
-        assert str(trace) in "".join(line.strip() for line in pane_text(pane).splitlines())
-        trace.unlink()
-        app.view.show()
-        await settle(pilot)
-        assert "Trace" not in pane_text(pane)
-
-
 def keys_line(app) -> str:
     return screen_text(app).splitlines()[-1]
 
@@ -95,9 +80,9 @@ async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_ther
         await settle(pilot)
         assert app.focused.id == "log"
         await press(pilot, "1", "down")
-        assert "u Undo" not in keys_line(app), "nothing was decided"
+        assert "r Reject" in keys_line(app)
         await press(pilot, "r")
-        assert "u Undo" in keys_line(app)
+        assert "r Reject" not in keys_line(app), "it is rejected"
         await pilot.click(KeyFooter, offset=(keys_line(app).index("? Help"), 0))
         await settle(pilot)
         assert app.screen is not app.base_screen
@@ -106,10 +91,10 @@ async def test_a_click_on_a_key_presses_it_and_keys_that_do_nothing_are_not_ther
 async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
     async with driven(histories.whole(), size=LARGE) as (pilot, app, _control):
         await press(pilot, "4")
-        assert "+ 1 min more" in keys_line(app)
-        await press(pilot, "f", "plus")
-        assert app.base_screen.focused.value.endswith("+")
-        assert "1 min more" not in keys_line(app)
+        assert "s Save" in keys_line(app)
+        await press(pilot, "f", "s")
+        assert app.base_screen.focused.value.endswith("s")
+        assert "s Save" not in keys_line(app)
         assert "f1 Help" in keys_line(app)
 
 
