@@ -132,8 +132,11 @@ def test_every_card_is_shown_whole(capsys):
         assert not shown.err
 
 
-def test_the_hardware_is_shown(command):
+def test_hardware_for_people_and_for_programs(command):
     assert "usable" in command("hardware").stdout
+    found = json.loads(command("hardware", "--json").stdout)
+    assert found["host"]["usable_cores"] >= 1
+    assert found["gpus"] or found["gpu_note"]
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_another(program, monkeypatch):

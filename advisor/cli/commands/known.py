@@ -50,9 +50,16 @@ def facts_of(recipe: Recipe) -> dict[str, str]:
 
 def run_hardware(arguments: list[str]) -> None:
     """Describe this machine: its CPU, memory and GPUs."""
-    Parser("hardware", run_hardware.__doc__).parse(arguments)
+    parser = Parser("hardware", run_hardware.__doc__)
+    parser.add_argument("--json", action="store_true", help="as JSON, with every gauge")
+    as_json = parser.parse(arguments).json
+    from advisor.export.json_report import strict_json
     from advisor.machine.hardware import inspect_hardware
     from advisor.report.evidence import hardware_table
     from advisor.report.terminal import body_of, print_text
 
-    print_text(body_of([hardware_table(inspect_hardware(), None)]), sys.stdout)
+    hardware = inspect_hardware()
+    if as_json:
+        print(strict_json(hardware, indent=2))
+    else:
+        print_text(body_of([hardware_table(hardware, None)]), sys.stdout)
