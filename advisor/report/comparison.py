@@ -1,8 +1,9 @@
 """Two sessions side by side as sections: baseline, stack, settings, workload, options, machine, versions.
 
-Pure functions of their states. Figures have their intervals, by which a reader sees what differs measurably.
+Pure functions of their states. Figures have their intervals; the summary says which of them differ measurably.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,31 @@ def comparison_sections(before: Measured, after: Measured) -> tuple[Section, ...
         differing = tuple(row for row in rows if title in _ALWAYS or row[1] != row[2])
         found.append(section(title, Table(headings, differing)))
     return shown(found)
+
+
+def summary(before: Measured, after: Measured) -> str:
+    """Return the answer in one sentence: whether the workload itself, and its best settings, became faster."""
+    one, other = before.state.baseline, after.state.baseline
+    if one is None or other is None:
+        missing = before.session_id if one is None else after.session_id
+        return f"The session {missing} has no baseline, so speeds cannot be compared."
+    targets = [side.request.target.command for side in (before, after)]
+    if targets[0] != targets[1]:
+        return f"Different targets, {' and '.join(targets)}: their times are of different work, so no ratio is given."
+    noise = math.hypot(one.half_width, other.half_width)
+    stacks = [side.state.stack if side.state.stack_settings else None for side in (before, after)]
+    first, then = (
+        (stack and stack.samples_per_s) or base.samples_per_s for stack, base in zip(stacks, (one, other), strict=True)
+    )
+    plain = _moved(other.samples_per_s / one.samples_per_s, noise)
+    return f"The baseline {plain}; the best settings {_moved(then / first, noise)}."
+
+
+def _moved(ratio: float, noise: float) -> str:
+    """The change of a speed in words, by its ratio and the half width of both intervals together."""
+    if abs(math.log(ratio)) <= math.log1p(noise):
+        return "kept the same speed, within the intervals"
+    return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
 
 
 # --- one session --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from sample_session import cancelled_history, cpu_history, cpu_request, failed_h
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import MISSING
-from advisor.report.comparison import Measured, comparison_sections
+from advisor.report.comparison import Measured, comparison_sections, summary
 
 BEFORE, AFTER = range(2)
 
@@ -37,9 +37,10 @@ def test_the_same_session_twice_differs_in_nothing():
     found = by_title(side(sample_history()), side(sample_history()))
     assert set(found) == {"Baseline", "Stack"}
     assert all(row[BEFORE] == row[AFTER] for rows in found.values() for row in rows.values())
+    assert "within the intervals" in summary(side(sample_history()), side(sample_history()))
 
 
-def test_a_slower_baseline_is_told():
+def test_a_slower_baseline_is_told_in_the_summary():
     slower = changed(
         sample_history(),
         events.BaselineMeasured,
@@ -49,6 +50,7 @@ def test_a_slower_baseline_is_told():
     )
     step = by_title(side(sample_history()), side(slower))["Baseline"]["Step"]
     assert step[BEFORE] != step[AFTER]
+    assert "The baseline became 2.00x slower" in summary(side(sample_history()), side(slower))
 
 
 def test_versions_machine_options_and_settings_are_told():
@@ -74,8 +76,9 @@ def test_versions_machine_options_and_settings_are_told():
     assert MISSING in {row[AFTER] for row in found["Settings of the stack"].values()}
 
 
-def test_different_targets_stand_side_by_side():
+def test_different_targets_stand_side_by_side_without_a_ratio():
     one, other = side(sample_history()), side(cpu_history(), cpu_request())
+    assert "no ratio is given" in summary(one, other)
     found = by_title(one, other)
     assert {"Target", "Model", "Loop"} <= set(found["Workload"])
     assert MISSING in {row[AFTER] for row in found["Settings"].values()}
@@ -85,4 +88,5 @@ def test_different_targets_stand_side_by_side():
 def test_sessions_without_results_are_compared_too(history):
     one, other = side(sample_history()), side(history(), name="broken")
     for before, after in ((one, other), (other, one), (other, other)):
-        assert comparison_sections(before, after)
+        assert summary(before, after)
+        list(comparison_sections(before, after))

@@ -99,7 +99,7 @@ def run_compare(arguments: list[str]) -> None:
     parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
     parser.add_argument("after", metavar="B", help="the id of the later one")
     options = parser.parse(arguments)
-    from advisor.report.comparison import Measured, comparison_sections
+    from advisor.report.comparison import Measured, comparison_sections, summary
     from advisor.report.terminal import print_sections
 
     sides, lines = [], []
@@ -109,7 +109,7 @@ def run_compare(arguments: list[str]) -> None:
             warn(f"{past.damage}.")
         sides.append(Measured(past.session_id, past.request, state))
         lines.append(line)
-    print(f"From {lines[0]}\nto   {lines[1]}")
+    print(f"From {lines[0]}\nto   {lines[1]}\n\n{plain(summary(*sides))}")
     print_sections(comparison_sections(*sides), sys.stdout)
 
 
