@@ -215,8 +215,7 @@ class SessionState:
     @property
     def stack(self) -> records.StackRecord | None:
         """The stack, less what the person rejected: the rest has no figures until it has been measured."""
-        stack, rejected = self.measured_stack, self.rejected
-        owners = self._owners if rejected else {}
+        stack, rejected, owners = self.measured_stack, self.rejected, self._owners if self.rejected else {}
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in rejected} if stack else {}
         if stack is None or not gone:
             return stack
