@@ -23,7 +23,7 @@ COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates of a workload, and why the other recipes propose none.
+    """The candidates of a workload, and why the other recipes propose none or are ``passed_over``: what they can gain.
 
     ``hints`` are the settings that an earlier session of the workload recommends: only the order follows them.
     """
@@ -34,6 +34,7 @@ class Plan:
     consent: Consent
     candidates: tuple[Candidate, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    passed_over: frozenset[str] = frozenset()
     hints: Mapping[str, Value] = field(default_factory=dict)
 
     def with_facts(self, facts: Facts, *, speedup: float = 1.0) -> Plan:
@@ -55,9 +56,9 @@ class Plan:
         # Usual ones stay, since others may give them a chance.
         spared = {c.recipe for c in candidates if plan.is_usual(c) or consent.accepts(c.recipe)}
         reasons = {c.recipe: why for c in candidates if (why := plan._why_no_gain(c, speedup))}
-        passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
-        left = tuple(candidate for candidate in candidates if candidate.recipe not in passed_over)
-        return replace(plan, candidates=left, skipped={**skipped, **passed_over})
+        over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
+        left = tuple(candidate for candidate in candidates if candidate.recipe not in over)
+        return replace(plan, candidates=left, skipped={**skipped, **over}, passed_over=frozenset(over))
 
     def _why_no_gain(self, candidate: Candidate, speedup: float) -> str:
         """The reason that a candidate cannot gain what counts as a change; empty where it may.
@@ -123,7 +124,8 @@ class Plan:
     def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates that need these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
-        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+        skip = (*self.request.skip, *self.passed_over, CONTROL)
+        proposals = self.catalog.propose(facts, only=self.request.only, skip=skip)
         known = {candidate.name for candidate in self.candidates}
         new = [c for c in proposals.candidates if c.name not in known and not c.key.startswith(PARALLEL)]
         return [c for c in new if c.key not in stack and not c.already_on]

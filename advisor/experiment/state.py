@@ -130,7 +130,7 @@ class SessionState:
     @property
     def stack_settings(self) -> dict[str, records.Value]:
         """The settings of the stack, empty before there is one."""
-        return dict(self.stack.settings) if self.stack else {}
+        return dict(stack.settings) if (stack := self.stack) else {}
 
     def apply(self, event: events.Event) -> None:
         """Take one event into account."""
@@ -204,7 +204,8 @@ class SessionState:
     @property
     def _owners(self) -> dict[str, str]:
         """The recipes of the settings that are known."""
-        return {candidate.key: candidate.recipe for candidate in self.candidates.values()}
+        tried = (record.candidate for record in self.trials.values())
+        return {candidate.key: candidate.recipe for candidate in (*self.planned, *tried)}
 
     @property
     def recommendations(self) -> tuple[records.Recommendation, ...]:
@@ -214,7 +215,7 @@ class SessionState:
     @property
     def stack(self) -> records.StackRecord | None:
         """The stack, less what the person rejected: the rest has no figures until it has been measured."""
-        stack, owners, rejected = self.measured_stack, self._owners, self.rejected
+        stack, rejected, owners = self.measured_stack, self.rejected, self._owners if self.rejected else {}
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in rejected} if stack else {}
         if stack is None or not gone:
             return stack

@@ -253,7 +253,7 @@ class Recipe:
         if self.shown:
             return self.shown.replace("{value}", str(value))
         if value == self.default:
-            return f"# {self.key} stays {text_of(value)}, the default\n"
+            return f"# {self.key}: {text_of(value)}, the default\n"  # it may be measured instead of the user's
         if self.calls:
             return "".join(code_of(module, call.replace("{value}", str(value))) for module, call in self.calls)
         assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"

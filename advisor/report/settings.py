@@ -179,7 +179,7 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
     cells = [_cells(row, state) for row in found.every]
     brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
     table = table_of(cells, ("Setting", "What", "Numerics", "Use", "Remark"), brief=brief, remarks="Remark")
-    more = "At equal memory, the faster comes first." if goal is Objective.MEMORY else ""
+    more = "At equal memory, the faster comes first." if cells and goal is Objective.MEMORY else ""
     yield section(f"Settings, {state.goal.words.ranked}", table, more)
     reasons: dict[str, list[str]] = {}
     for row in found.rows:

@@ -12,7 +12,7 @@ from advisor.experiment.moves import changes, drops, is_next_rung, singles, why_
 from advisor.judging.judge import BASELINE
 from advisor.judging.objective import Goal
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, Mode, Objective, Outcome, TrialResult
+from advisor.records import Hardware, Mode, Numerics, Objective, Outcome, TrialResult
 
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 
@@ -45,6 +45,14 @@ def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens
 
     assert FUSED.key in usual(10.0)
     assert FUSED.key not in usual(0.001)
+
+
+def test_what_was_passed_over_does_not_come_back_beside_a_stack():
+    phases = {"data wait": 0.5, "forward": 99.0, "optimizer": 0.5}
+    facts = gpu_facts(optimizer=adamw_facts(), loader=loader_facts(), profile=profile_facts(phases=phases))
+    plan = known_of(facts, allow=Numerics.CHANGED).plan
+    assert {"grad_accumulation", "gpu_prefetch", "num_workers"} <= plan.passed_over
+    assert not plan.passed_over & {candidate.recipe for candidate in plan.partnered(plan.usual_stack())}
 
 
 def fed(wait_ms, *, on=gpu_facts):

@@ -73,6 +73,10 @@ def test_what_is_on_already_is_measured_off(recipe):
             assert off == ([] if value == recipe.default else [expected]), (name, value)
 
 
+def test_the_code_of_a_default_does_not_say_that_the_loop_has_it_already():
+    assert CATALOG["checkpointing"].code("none") == "# memory.activation_checkpointing: none, the default\n"
+
+
 @every_recipe
 def test_code_compiles_and_does_not_import_the_advisor(recipe):
     for value in recipe.values:

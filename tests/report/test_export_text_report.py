@@ -13,7 +13,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import Goal
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Comparison, TargetSpec, Verification
+from advisor.records import Comparison, Objective, TargetSpec, Verification
 from advisor.report.document import Listing
 from advisor.report.whole import reproduce_section
 
@@ -117,6 +117,11 @@ def test_text_of_the_user_is_never_markup(catalog):
 )
 def test_a_session_that_did_not_get_there(catalog, render, history, words):
     assert re.search(words, render(SessionState.of(history), sample_request(), catalog))
+
+
+def test_without_settings_nothing_is_said_of_their_order(catalog):
+    text = markdown_report(SessionState.of([GoalSet(Goal(Objective.MEMORY))]), sample_request(), catalog)
+    assert "## Settings" not in text
 
 
 def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):

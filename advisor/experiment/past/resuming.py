@@ -101,13 +101,9 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         crowded=facts.hardware.host.is_crowded,
     )
     judge = _with_runs(judge, history).with_run(BASELINE, known.judge.baseline)
-    ran = (one for one in past.trials.values() if one.result.outcome is not Outcome.SKIPPED)
+    ran = (one for one in past.trials.values() if not one.alone and one.result.outcome is not Outcome.SKIPPED)
     catalog = judge.catalog
-    tried = {
-        one.candidate.name: Settings(one.settings)
-        for one in ran
-        if not one.alone and has_recipes(catalog, one.settings)
-    }
+    tried = {one.candidate.name: Settings(one.settings) for one in ran if has_recipes(catalog, one.settings)}
     used = {
         Kind.CONTROL: any(run.measured for run in judge.controls),
         Kind.PROFILE: past.facts.profile is not None and bool(past.facts.profile.operators),
