@@ -10,7 +10,8 @@ the GPU. As one kernel they fill more of it, and cost one launch.
 
 When it does not:
 A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one combined with a
-small one can get slower. The option is young, and compiling takes somewhat longer.
+small one can get slower. The option is young (before PyTorch 2.9 few kinds of operations were combined), and compiling
+takes somewhat longer.
 
 Numerics:
 close: as for torch.compile, reductions may sum in another order.
@@ -19,10 +20,7 @@ References:
 PyTorch source, torch/_inductor/config.py (`combo_kernels`).
 """
 
-from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Skip, torch_is_older
-
-# First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
-_SINCE = (2, 9)
+from advisor.recipe import CUDA, Bottleneck, Recipe
 
 
 class ComboKernels(Recipe):
@@ -36,8 +34,3 @@ class ComboKernels(Recipe):
     excludes = {"compile.mode": "torch.compile takes a mode or options, not both"}
     conflicts = ((True, "compile.scope", "pointwise", "pointwise operations are compiled without options"),)
     codes = {True: 'model.compile(options={"combo_kernels": True})\n'}
-
-    def candidates(self, facts: Facts) -> Proposal:
-        if torch_is_older(_SINCE):
-            return Skip(f"PyTorch {facts.versions.get('torch', '')} cannot combine kernels well (2.9 and later can)")
-        return [True]

@@ -3,7 +3,7 @@
 What it does:
 Measures what a debugging aid costs that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
 (`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches off
-whichever is on. A `gradcheck` in the loop is found by reading your source.
+whichever is on.
 
 Why it helps:
 Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes the host

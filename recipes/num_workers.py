@@ -11,7 +11,7 @@ When it does not:
 The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
 seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
 slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
-iterable dataset that does not ask for `get_worker_info()` gets one worker at most. Open files in the workers.
+iterable dataset gets one worker at most, unless you gave it two or more. Open files in the workers.
 
 Numerics:
 exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
@@ -24,7 +24,7 @@ PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDI
 import math
 
 from advisor.recipe import LoaderRecipe, WholeNumbers, gain_from
-from advisor.records import Facts, LoaderFacts, Phase, Proposal, Skip, Value
+from advisor.records import ONE_WORKER, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
 # Largest factor by which a session makes the rest of a step faster: 3 to 30 with many small layers on an H200.
 _TUNED = 30.0
@@ -42,9 +42,8 @@ class NumWorkers(LoaderRecipe):
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.workers_problem:
             return Skip(loader.workers_problem)
-        if loader.iterable_dataset and not loader.divides_samples:
-            more = Skip("every worker would yield all samples: shard the dataset by get_worker_info()")
-            return more if loader.num_workers else [1]
+        if loader.iterable_dataset and loader.num_workers <= 1:
+            return Skip(ONE_WORKER) if loader.num_workers else [1]
         if loader.num_workers:
             return _ladder(facts.hardware.host.usable_cores)
         enough, profile = math.inf, facts.profile
@@ -54,10 +53,8 @@ class NumWorkers(LoaderRecipe):
             wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
             rest_ms = max(profile.step_ms - wait_ms, _LEAST_REST * profile.step_ms) / _TUNED
             enough = 2.0 ** math.ceil(math.log2(max(_SENDING * wait_ms / rest_ms, 1.0)))
-        values = _ladder(int(min(enough, facts.hardware.host.usable_cores)))
-        # From above, since one worker often gains nothing and says nothing of what several do; but only one gives out
-        # the samples of an iterable dataset in their order.
-        return values if loader.iterable_dataset else values[::-1]
+        # From above, since one worker often gains nothing and says nothing of what several do.
+        return _ladder(int(min(enough, facts.hardware.host.usable_cores)))[::-1]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16

@@ -10,7 +10,7 @@ then empty: the first steps of every epoch wait. Short epochs pay that often.
 When it does not:
 Only the ends of epochs gain, so in epochs of minutes it cannot be measured. Workers, and what their datasets have
 cached, stay in memory. They do not see what the loop changes in the dataset between two epochs: a curriculum, a new
-image size, another subset. A dataset with `set_epoch` is not given them.
+image size, another subset, `set_epoch`.
 
 Numerics:
 exact: the same batches. Augmentation in the workers goes on with its random numbers, and the loader draws one number
@@ -34,8 +34,6 @@ class PersistentWorkers(LoaderRecipe):
     without_workers = "the loader has no workers that could live on: num_workers tries some first"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        if loader.hears_of_epochs:
-            return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
         if loader.length is not None and facts.profile is not None:
             # Of an epoch in which no step waits for data.
             epoch_s = loader.length * facts.profile.step_ms * (1 - facts.profile.share(Phase.DATA_WAIT)) / 1e3

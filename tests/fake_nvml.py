@@ -7,7 +7,6 @@ import pynvml
 from advisor.machine.hardware import Nvml
 
 UUID = "GPU-8f2c0000-aaaa-bbbb-cccc-000000000001"
-MIG_UUID = "MIG-11110000-aaaa-bbbb-cccc-000000000002"
 GIB = 2**30
 
 
@@ -31,11 +30,10 @@ class FakeNvml:
     NVMLError = NVMLError
     vars().update((name, value) for name, value in vars(pynvml).items() if isinstance(value, int))  # its constants
 
-    def __init__(self, refused=None, count=1, processes=(), mig=False):
+    def __init__(self, refused=None, count=1, processes=()):
         self.refused = refused or {}
         self.count = count
         self.processes = processes
-        self.mig = mig
         self.samples = []
         self.clock_mhz, self.celsius, self.bits, self.margin_c, self.millijoules = 1755, 41, 4 | 64 | 1, 46, 5_000_000
         self.opened = 0
@@ -43,7 +41,7 @@ class FakeNvml:
             "nvmlInit": lambda: setattr(self, "opened", self.opened + 1),
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
-            "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else f"{UUID[:-1]}{1 + int(handle[3:])}",
+            "nvmlDeviceGetUUID": lambda handle: f"{UUID[:-1]}{1 + int(handle[3:])}",
             "nvmlDeviceGetName": lambda _: "NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",
@@ -55,9 +53,7 @@ class FakeNvml:
             "nvmlDeviceGetTotalEnergyConsumption": lambda _: now(self.millijoules),
             "nvmlDeviceGetPowerUsage": lambda _: 76_500,
             "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            "nvmlDeviceGetMigMode": lambda _: [int(self.mig), 0],
-            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
-            "nvmlDeviceGetMigDeviceHandleByIndex": self.instance,
+            "nvmlDeviceGetMigMode": lambda _: [0, 0],
             "nvmlDeviceGetCurrentClocksEventReasons": lambda _: now(self.bits),
             "nvmlDeviceGetComputeRunningProcesses": lambda _: list(now(self.processes)),
             "nvmlDeviceGetProcessUtilization": self.utilization,
@@ -65,18 +61,13 @@ class FakeNvml:
         }
 
     def memory(self, handle, version=None):
-        return SimpleNamespace(used=GIB if handle == "mig0" else 3 * GIB, total=140 * GIB)
+        return SimpleNamespace(used=3 * GIB, total=140 * GIB)
 
     def utilization(self, handle, since_us):
         new = [sample for sample in now(self.samples) if sample.timeStamp > since_us]
         if not new:
             raise NVMLError(self.NVML_ERROR_NOT_FOUND)
         return new
-
-    def instance(self, handle, index):
-        if index:
-            raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
-        return "mig0"
 
     def __getattr__(self, name):
         if name not in self.__dict__.get("answers", {}):

@@ -74,17 +74,17 @@ def padding(loader: Any, multiple: int) -> PadsToMultiple:
     return collate
 
 
-def _copy_of(dataset: Any) -> Any:
+def copy_of(dataset: Any) -> Any:
     """A copy of a dataset and of datasets inside it, so that workers do not share files opened at the first sample."""
     copied = copy.copy(dataset)
     if hasattr(dataset, "dataset"):
-        copied.dataset = _copy_of(dataset.dataset)
+        copied.dataset = copy_of(dataset.dataset)
     return copied
 
 
 def _examples_of(loader: Any) -> Iterator[Any]:
     """Yield batches of samples from all over a DataLoader's dataset, which is read by number in this process."""
-    dataset = _copy_of(loader.dataset)
+    dataset = copy_of(loader.dataset)
     count = min(len(dataset), _EXAMPLES * (loader.batch_size or _USUAL_SIZE))
     with torch.random.fork_rng(devices=[]):
         for first in range(min(_EXAMPLES, count)):

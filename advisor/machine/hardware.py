@@ -8,10 +8,9 @@ import importlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,12 +35,6 @@ POWER_CAP = _THROTTLE_WORDS[0x4]
 SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
 _RECENT_US = 2_000_000
 _ON_THE_CPU = "so the session runs on the CPU."
-_OPENING_FAILED = {
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "The NVIDIA driver was updated but not reloaded (a reboot mends that)",
-    "NVML_ERROR_NO_PERMISSION": "This user may not talk to the NVIDIA driver",
-}
 
 
 class NvmlUnavailableError(Exception):
@@ -100,8 +93,9 @@ class Nvml:
             library.nvmlInit()
             numbers = range(library.nvmlDeviceGetCount())
         except library.NVMLError as error:
-            known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
-            self._failure = f"{known.get(error.value, f'NVML cannot be used ({error})')}, {_ON_THE_CPU}"
+            no_driver = error.value == library.NVML_ERROR_LIBRARY_NOT_FOUND
+            what = "There is no NVIDIA driver on this machine" if no_driver else "NVML cannot be used"
+            self._failure = f"{what} ({error}), {_ON_THE_CPU}"
             return
         handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
         uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
@@ -127,12 +121,12 @@ def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
     """One reading of every GPU's gauges; empty where NVML cannot be used."""
     with suppress(NvmlUnavailableError):
-        return tuple(_reading(nvml, one.uuid, one.handle, one.handle) for one in nvml.devices)
+        return tuple(_reading(nvml, one.uuid, one.handle) for one in nvml.devices)
     return ()
 
 
 def counts_energy(uuid: str) -> bool:
-    """Whether a GPU or MIG instance, by its UUID, has an energy counter that can be read."""
+    """Whether a GPU, by its UUID, has an energy counter that can be read."""
     try:
         return GpuGauges(uuid, NVML).energy_j() is not None
     except NvmlUnavailableError:
@@ -140,23 +134,23 @@ def counts_energy(uuid: str) -> bool:
 
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
-    """The processes that compute on any GPU or MIG instance, as NVML numbers them; empty where it cannot be used."""
+    """The processes that compute on any GPU, as NVML numbers them; empty where it cannot be used."""
     with suppress(NvmlUnavailableError):
-        handles = [handle for device in nvml.devices for _, handle in _handles(nvml, device)]
-        return frozenset().union(*(_pids(nvml, handle) or () for handle in handles))
+        return frozenset().union(*(_pids(nvml, device.handle) or () for device in nvml.devices))
     return frozenset()
 
 
 class GpuGauges:
-    """A GPU, or a MIG instance, by its UUID with or without the prefix: its handles are looked up once.
+    """A GPU by its UUID with or without the prefix: its handle is looked up once.
 
-    A MIG instance has processes of its own; clock, temperature and power are those of the whole GPU. Raises
-    NvmlUnavailableError when NVML cannot be used or does not know it.
+    Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one that is an instance of a GPU (MIG).
     """
 
     def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
-        self._nvml, self._uuid = nvml, uuid
-        self._gpu, self._instance = _find(nvml, uuid)
+        known = {device.uuid.removeprefix("GPU-"): device.handle for device in nvml.devices}
+        if (bare := uuid.removeprefix("GPU-")) not in known:
+            raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
+        self._nvml, self._uuid, self._gpu = nvml, uuid, known[bare]
         self._seen_us = 0
         margin = nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu)
         now = nvml.ask("nvmlDeviceGetTemperature", self._gpu, nvml.constant("NVML_TEMPERATURE_GPU"))
@@ -168,22 +162,17 @@ class GpuGauges:
 
     def read(self) -> GpuReading:
         """A reading. One thread at a time."""
-        reading = _reading(self._nvml, self._uuid, self._gpu, self._instance)
+        reading = _reading(self._nvml, self._uuid, self._gpu)
         return replace(reading, sm_percent=self._sm_percent())
 
     def energy_j(self) -> float | None:
-        """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter.
-
-        A MIG instance has none: the counter is that of the whole GPU.
-        """
-        if self._instance is not self._gpu:
-            return None
+        """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter."""
         millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
         return None if millijoules is None else millijoules / 1000
 
     def _sm_percent(self) -> dict[int, int]:
         """The highest utilisation in the driver's samples since the last call, by process."""
-        samples = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._instance, self._seen_us) or ()
+        samples = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._gpu, self._seen_us) or ()
         newest_us = max((sample.timeStamp for sample in samples), default=self._seen_us)
         # The first call is answered with the last sample of each process, however old it is.
         since_us = max(self._seen_us, newest_us - _RECENT_US)
@@ -199,6 +188,7 @@ class GpuGauges:
 def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
+    modes = nvml.ask("nvmlDeviceGetMigMode", handle)  # at present, and after the next start
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
     others = [process for process in running if process.pid not in own]
@@ -211,14 +201,14 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
         driver_version=nvml.ask("nvmlSystemGetDriverVersion") or "unknown",
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
         power_limit_w=_watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-        mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
+        mig_enabled=None if modes is None else bool(modes[0]),
         throttle_reasons=_throttle_words(nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle) or 0),
         processes=tuple(GpuProcess(one.pid, process_name(one.pid), one.usedGpuMemory) for one in others),
     )
 
 
-def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
-    """The gauges of a GPU, and the processes of the MIG instance on it, or of the GPU again."""
+def _reading(nvml: Nvml, uuid: str, gpu: Any) -> GpuReading:
+    """The gauges and the processes of a GPU."""
     used, total = _memory(nvml, gpu)
     rates = nvml.ask("nvmlDeviceGetUtilizationRates", gpu)
     bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu) or 0
@@ -232,7 +222,7 @@ def _reading(nvml: Nvml, uuid: str, gpu: Any, instance: Any) -> GpuReading:
         sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
         throttle_reasons=_throttle_words(bits),
         idle=bool(bits & _IDLE),
-        pids=_pids(nvml, instance),
+        pids=_pids(nvml, gpu),
     )
 
 
@@ -242,42 +232,13 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
-def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
-    """The UUIDs and handles of a GPU and of its MIG instances."""
-    yield device.uuid, device.handle
-    if not _enabled(nvml.ask("nvmlDeviceGetMigMode", device.handle)):
-        return
-    for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
-        instance = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
-        if instance is not None:
-            yield nvml.ask("nvmlDeviceGetUUID", instance) or "", instance
-
-
-def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
-    """The handles of the GPU and of the MIG instance with this UUID; the GPU's twice if it is not an instance."""
-    for device in nvml.devices:
-        for known, handle in _handles(nvml, device):
-            if _bare(known) == _bare(uuid):
-                return device.handle, handle
-    raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
-
-
 def _pids(nvml: Nvml, handle: Any) -> frozenset[int] | None:
     running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
     return None if running is None else frozenset(process.pid for process in running)
 
 
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
-
-
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-def _enabled(modes: Any) -> bool | None:
-    """Whether the first of NVML's pair (current mode, pending mode) is on."""
-    return None if modes is None else bool(modes[0])
 
 
 def _throttle_words(bits: int) -> tuple[str, ...]:
@@ -319,19 +280,9 @@ def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
 
 
 def versions_line() -> str:
-    """Python, PyTorch with the CUDA that it was built for, and the GPU's driver, in one line."""
+    """Python, PyTorch and the GPU's driver in one line."""
+    from importlib.metadata import version  # late: it takes as long to load as all recipes
+
     drivers = {gpu.driver_version for gpu in inspect_hardware().gpus}
     driver = f"driver {', '.join(sorted(drivers))}" if drivers else "no GPU"
-    return f"Python {platform.python_version()}, {_torch()}, {driver}"
-
-
-def _torch() -> str:
-    import runpy  # here alone, as below: the app's first picture does not wait for them
-    from importlib import util
-
-    spec = util.find_spec("torch")  # finds its folder, and runs none of it
-    if spec is None or spec.origin is None:
-        return "no torch"
-    said = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    built_for = f"CUDA {said['cuda']}" if said["cuda"] else "the CPU"
-    return f"torch {said['__version__'].partition('+')[0]} for {built_for}"
+    return f"Python {platform.python_version()}, torch {version('torch')}, {driver}"

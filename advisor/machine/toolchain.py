@@ -20,11 +20,7 @@ def cannot_compile(facts: Facts) -> Skip | None:
     """
     if facts.workload.torchscript:
         return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
-    capability = facts.workload.capability
     variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))
-    if facts.on_cuda and capability and capability < (7, 0):
-        have = ".".join(map(str, capability))
-        return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
     if named := os.environ.get(variable):
         return None if shutil.which(named) else Skip(f"the compiler that ${variable} names, {named}, is not found")
     if any(map(shutil.which, found)):

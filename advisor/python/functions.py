@@ -72,8 +72,11 @@ def as_function(
     defined = {one.name for one in others if isinstance(one, trees.FUNCTIONS | ast.ClassDef) and one is not scope}
     bound = {one.arg for one in others if isinstance(one, ast.arg)} | trees.named(others, ast.Store) | defined
     takes = tuple(name for name in flow.read if name in bound)
-    outer = {*ast.walk(whole)} - _names_of_functions(whole)
-    later = trees.named((node for node in outer if getattr(node, "lineno", 0) not in lines), ast.Load)
+    outside = [node for node in ast.walk(whole) if getattr(node, "lineno", 0) not in lines and node is not whole]
+    inner = [[*ast.walk(node)] for node in outside if isinstance(node, trees.FUNCTIONS | ast.Lambda)]
+    own = [trees.named(each, ast.Store) | {one.arg for one in each if isinstance(one, ast.arg)} for each in inner]
+    read = (trees.named(each, ast.Load) - bound for each, bound in zip(inner, own, strict=True))
+    later = trees.named(set(outside) - {node for each in inner for node in each}, ast.Load).union(*read)
     gives = tuple(name for name in flow.stored if name in later)
     tensors = {name for name in (*takes, *gives) if not on_device or isinstance(names.get(name), torch.Tensor)}
     problems = (
@@ -84,17 +87,6 @@ def as_function(
         *(f"`{name}` is no tensor and is read later" for name in gives if name not in tensors),
     )
     return {"takes": takes, "gives": gives, "problem": next(iter(problems), "")}
-
-
-def _names_of_functions(whole: ast.AST) -> set[ast.AST]:
-    """The names in a piece of source that functions in it bind for themselves."""
-    found = set[ast.AST]()
-    for function in ast.walk(whole):
-        inside = [*ast.walk(function)] if isinstance(function, trees.FUNCTIONS | ast.Lambda) else []
-        if function is not whole and not any(isinstance(one, ast.Global | ast.Nonlocal) for one in inside):
-            own = trees.named(inside, ast.Store) | {one.arg for one in inside if isinstance(one, ast.arg)}
-            found.update(one for one in inside if isinstance(one, ast.Name) and one.id in own)
-    return found
 
 
 def _problems_in(statements: Iterable[ast.stmt], names: Mapping[str, Any], *, on_device: bool) -> Iterator[str]:

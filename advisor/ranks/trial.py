@@ -4,7 +4,6 @@ It runs its part of a trial of a plain model, or of a script for torchrun; commu
 """
 
 import datetime
-import gc
 import math
 import os
 import pickle
@@ -39,16 +38,15 @@ from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.trials import UNUSED_PARAMETERS
 from advisor.step.batch import map_tensors, tensors_of
-from advisor.step.graph import GraphedStep, captured
+from advisor.step.graph import GraphedStep
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
-from advisor.step.step import make_step
 from advisor.trial.main import Stages
 from advisor.trial.measurement.clock import StepClock, batch_samples, measure, steps_in, warm_up
 from advisor.trial.measurement.draws import PROBE_LIMIT_S, PROBE_STEPS, Feed
 from advisor.trial.other_loops import applied_step
 from advisor.trial.profile.recording import busy_us, is_range
 from advisor.trial.raised import result_of
-from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, stepper
+from advisor.trial.timed_loop import feed_of, schedules_that_go_on, stepper
 from advisor.workloads.loop import Loop, seed_host
 
 # For the machines to meet before a trial is sent.
@@ -106,17 +104,8 @@ class RankTrial(Stages):
             timeout=datetime.timedelta(seconds=self.spec.timeout_s),  # the launcher ends a hang before, with its calls
             device_id=device if backend_of(device).has_memory else None,
         )
-        self._say("applying the settings")
-        components = components_of(loop, device, self.catalog, self.spec.settings)
-        components.data = self._share(components)
-        gc.unfreeze()
-        form = form_of_loss(loop, components, self.spec)  # is found with the plain model
-        try:
-            components.model = spread_model(components.model, components.optimizer, components.plan)
-        except (ValueError, TypeError) as problem:
-            hint = "Leave this strategy out, or mend the model."
-            raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
-        step = captured(make_step(components, loop.loss, form=form), required=True)
+        parts = self._applied(loop, device)
+        step, components = parts.step, parts.components
         feed = feed_of(components, self.spec.seed)
         began = time.perf_counter()
         losses = self._first_losses(step, feed, components)
@@ -142,6 +131,14 @@ class RankTrial(Stages):
             notes=tuple(loop.notes),
             ranks=ranks,
         )
+
+    def _spread(self, components: Components) -> None:
+        components.data = self._share(components)
+        try:
+            components.model = spread_model(components.model, components.optimizer, components.plan)
+        except (ValueError, TypeError) as problem:
+            hint = "Leave this strategy out, or mend the model."
+            raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
 
     def _share(self, components: Components) -> Any:
         """This rank's part of the data; in one process all of it."""

@@ -5,9 +5,7 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
-import ast
 import functools
-import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -435,9 +433,7 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    # ``python -OO`` leaves docstrings out.
-    text = module.__doc__ or ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False) or ""
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text.strip())
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (module.__doc__ or "").strip())
 
 
 def section_of(text: str, heading: str) -> str:

@@ -8,6 +8,8 @@ from advisor.records.kinds import Bottleneck, Mode, Value
 # The compute capability from which a GPU's tensor cores take a type. CUDA C++ Programming Guide, "Compute
 # Capabilities"; tf32 is the form in which they take float32.
 TENSOR_CORES_SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "tf32": (8, 0), "float8": (8, 9)}
+# Why an iterable dataset gets one worker at most, unless its owner gave it several.
+ONE_WORKER = "each worker yields all samples unless the dataset shards them: then give the loader two workers yourself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,6 @@ class LoaderFacts:
     custom_batch_sampler: bool
     movable_transforms: tuple[str, ...] = ()  # the dataset's last ones, which could run on whole batches on the device
     copy_problem: str = ""  # why the loader cannot be made anew with other options
-    divides_samples: bool = False  # an iterable dataset asks which worker it is in (get_worker_info)
-    hears_of_epochs: bool = False  # the dataset has set_epoch
     workers_problem: str = ""  # why it gets no workers
     on_device_problem: str = "it is not known whether its samples can be kept on the device"
     longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples

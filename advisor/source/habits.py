@@ -66,10 +66,9 @@ def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]
 # --- what makes the host wait ---------------------------------------------------------------------------------
 
 _LOGS = frozenset({"info", "warning", "error", "write"})
-_READS = ast.Call | ast.If | ast.IfExp | ast.Assert | ast.FormattedValue
 
 
-@rule("loss_sync", _READS, value="every_step", each_step=True, on_gpu=True, in_training=True)
+@rule("loss_sync", ast.Call | ast.FormattedValue, value="every_step", each_step=True, on_gpu=True, in_training=True)
 def loss_read_on_host(program: Program, node: ast.AST) -> Match:
     """{} makes the host wait for the loss at every step: read it every hundredth step, or add it up on the device and
     read the sum at the end."""
@@ -82,25 +81,18 @@ def _is_of_loss(program: Program, value: ast.expr) -> bool:
 
 
 def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The values that a node copies to the host, or makes to text, to a number of Python's, or a decision, and how."""
+    """The values that a node copies to the host, or makes to text or to a number of Python's, and how."""
     match node:
         case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[]):
             yield value, ".item()"
         case ast.Call(func=ast.Attribute(value=value, attr="cpu" | "numpy" | "tolist" as name), args=[]):
             yield value, f".{name}() copies to the host and"
-        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[place]) if "cpu" in ast.unparse(place):
-            yield value, ".to() copies to the host and"
         case ast.Call(func=ast.Name(id="float" | "int" | "bool" as name), args=[value]):
             yield value, f"{name}() of a tensor"
         case ast.Call(args=given) if _makes_text(program.called(node)):
             yield from ((value, "turning a tensor into text") for value in given)
         case ast.FormattedValue(value=value):
             yield value, "turning a tensor into text"
-        case ast.If(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
-            if not isinstance(test, ast.Compare) or not isinstance(
-                test.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
-            ):
-                yield test, "a branch on a tensor's value"
 
 
 def _makes_text(name: str) -> bool:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default
 
 from advisor.errors import RefusedError
 from advisor.inlined.on_device import why_not_kept
+from advisor.records.workload import ONE_WORKER
 
 _NAMES = tuple(inspect.signature(DataLoader).parameters)
 # Options that PyTorch takes only where there are workers.
@@ -30,11 +31,8 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
     workers = options.get("num_workers", loader.num_workers)
     if workers > loader.num_workers and (reason := workers_problem(loader)):
         raise RefusedError(reason)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    if workers > max(loader.num_workers, 1) and iterable and not divides_samples(loader):
-        raise RefusedError("every worker would yield all samples: shard the dataset by get_worker_info()")
-    if options.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
-        raise RefusedError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
+    if workers > 1 >= loader.num_workers and isinstance(loader.dataset, IterableDataset):
+        raise RefusedError(ONE_WORKER)
     if "batch_size" in options and loader.batch_size is None:
         raise RefusedError("the loader has a batch sampler of its own or does not form batches: change the size there")
     arguments = _arguments_of(loader, options)
@@ -61,22 +59,6 @@ def on_device_problem(loader: DataLoader[Any]) -> str:
     if loader.batch_sampler is None or loader.collate_fn is not default_collate:
         return "the loader has a collate_fn of its own, or forms no batches"
     return why_not_kept(loader.dataset)
-
-
-def hears_of_epochs(dataset: Any) -> bool:
-    """Whether a dataset, or the ``dataset`` that it wraps, has ``set_epoch``."""
-    inner = getattr(dataset, "__dict__", {}).get("dataset")
-    return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
-
-
-def divides_samples(loader: DataLoader[Any]) -> bool:
-    """Whether the source of an iterable dataset's classes, or of ``worker_init_fn``, calls ``get_worker_info``."""
-    for one in (*type(loader.dataset).__mro__, loader.worker_init_fn or object):
-        with suppress(OSError, TypeError):  # built in, no function, or typed into an interpreter
-            is_own = not str(getattr(one, "__module__", "")).startswith("torch.")  # of a method of C it is None
-            if is_own and "get_worker_info" in inspect.getsource(one):
-                return True
-    return False
 
 
 def length_of(sized: Any) -> int | None:

@@ -24,7 +24,7 @@ from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFa
 from advisor.step.batch import map_tensors, tensors_of
 from advisor.step.compile import Models, as_prepared
 from advisor.step.device_loader import without_last_transforms
-from advisor.step.loader import divides_samples, hears_of_epochs, length_of, on_device_problem, rebuild, workers_problem
+from advisor.step.loader import length_of, on_device_problem, rebuild, workers_problem
 from advisor.step.optimizer import optimizer_implementation, optimizers_in, sparse_parameters, torch_class, why_not
 from advisor.step.step import InferStep, OwnStep, TrainStep, evaluating
 from advisor.trial.profile.ceilings import float32_matmul
@@ -284,8 +284,6 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         movable_transforms=tuple(type(transform).__name__ for transform in moved),
         copy_problem=problem,
-        divides_samples=divides_samples(loader),
-        hears_of_epochs=hears_of_epochs(loader.dataset),
         workers_problem=workers_problem(loader),
         on_device_problem=on_device_problem(loader),
         longest=pads.longest,

@@ -158,8 +158,12 @@ class Stages:
         components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         form = form_of_loss(loop, components, self.spec)
+        self._spread(components)
         step = captured(make_step(components, loop.loss, form=form), required=True)
         return _Parts(loop, components, step, form)
+
+    def _spread(self, components: Components) -> None:
+        """Divide the parts among several ranks; here there is one process."""
 
     def _first_batches(self, parts: _Parts) -> list[Any]:
         """The batches of the first steps, which an inspection looks at too."""
@@ -167,7 +171,8 @@ class Stages:
         components, eager = parts.components, parts.eager
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.kind.inspects:
-            draws.check_batches(batches, of_loader=components.has_loader)
+            if not batches:
+                raise draws.no_batch()
             facts = inspect_loop(parts.loop, eager.device, batches, loss_form=parts.form, step=eager)
             self.channel.send(messages.Inspected(facts, versions(), imported_sources()))
         return batches

@@ -19,7 +19,6 @@ from textwrap import shorten
 from types import ModuleType
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from torch.optim import optimizer as hooks
 
@@ -258,16 +257,14 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     parameters = inspect.signature(found).parameters
     any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
-    if required == ["device"]:
-        return found(torch.device("cpu"))  # models and batches are moved
     config = "config"
     if spec.config is not None and len(required) == 1 and config not in parameters:
         (config,) = required  # by another name, such as cfg or args
     if others := [name for name in required if name != config]:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(others)}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE) or device. Of a class "
-            "name an instance: mymodel.py:model.",
+            "Give the target no required arguments, or one: config (the parsed --config FILE). Of a class name an "
+            "instance: mymodel.py:model.",
         )
     if required and spec.config is None:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")

@@ -79,11 +79,6 @@ def _data(workload: Loop, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] 
     # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
     is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
     if callable(data) and not is_batch:
-        if inspect.isfunction(data) and not losses.is_callable_with(inspect.signature(data), 1):
-            raise TargetError(
-                f"the target's data function {data.__name__} takes no batch size.",
-                "Write it as `def batch(batch_size):`; or give a loader or a list of batches.",
-            )
         usual = workload.usual_size or LARGEST_BATCH
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         made: Any = data(size)
@@ -252,9 +247,6 @@ def _checked(workload: Loop) -> Loop:
         raise TargetError(f"the target's loss is {_described(loss)}, not a function.", forms)
     if workload.mode not in (None, *Mode):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
-    clip = workload.clip_grad
-    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or not clip > 0):
-        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 import psutil
 import pytest
 import torch
-from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
+from fake_nvml import GIB, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor.machine import host as host_module
 from advisor.machine.device import backend_of
@@ -123,12 +123,6 @@ def test_utilisation_is_what_was_new_since_the_reading_before():
     assert gauges.read().sm_percent == {1: 20}
 
 
-def test_a_mig_instance_has_no_energy_counter_of_its_own():
-    gauges = GpuGauges(MIG_UUID, nvml(mig=True))
-    assert gauges.energy_j() is None
-    assert gauges.read().sm_clock_mhz == 1755
-
-
 def test_an_unknown_gpu_and_a_machine_without_nvml_cannot_be_read():
     with pytest.raises(NvmlUnavailableError, match="knows no GPU"):
         GpuGauges("GPU-0", nvml())
@@ -136,8 +130,8 @@ def test_an_unknown_gpu_and_a_machine_without_nvml_cannot_be_read():
         GpuGauges(UUID, nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
 
 
-def test_the_processes_of_all_gpus_and_instances():
-    assert compute_pids(nvml(processes=[process(7), process(8)], count=2, mig=True)) == {7, 8}
+def test_the_processes_of_all_gpus():
+    assert compute_pids(nvml(processes=[process(7), process(8)], count=2)) == {7, 8}
     assert compute_pids(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND})) == frozenset()
     assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
 

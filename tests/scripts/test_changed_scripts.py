@@ -310,7 +310,7 @@ class TestPlaces:
         own = "def evaluate(x):\n    output = model(x)\n    return output\n\n"
         loop = f"for x, y in loader:\n    output = model(x)\n    loss = output.mean()\n{UPDATE}    print(loss.item())\n"
         assert "    return loss\n" in written(HEAD + own + loop, WITH_LOSS)[0]
-        outer = own.replace("(x):\n", "(x):\n    global output\n")
+        outer = own.replace("    output = model(x)\n", "")
         assert "    return output, loss\n" in written(HEAD + outer + loop, WITH_LOSS)[0]
 
     def test_what_only_notes_the_loss_stands_behind_a_captured_step(self, written):

@@ -61,18 +61,6 @@ SURROUNDINGS = {
         3,
         [True] * 4,
     ),
-    # As of OneCycleLR, which refuses more steps than it was made for.
-    "a schedule of so many steps begins anew": (
-        """
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-4, total_steps=len(loader))
-        for x, y in loader:
-            STEP
-            schedule.step()
-            seen.append(schedule.last_epoch)
-        """,
-        8,
-        [1, 2, 3, 4, 5, 6, 7, 0, 1],
-    ),
     # As of loops with a gradient scaler, which refuses a second `unscale_` before its `update`.
     "the round of the first update runs to its end": (
         """

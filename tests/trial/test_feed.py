@@ -13,7 +13,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step.loader import length_of, rebuild
 from advisor.step.step import make_step
-from advisor.trial.measurement.draws import Feed, check_batches, probe_batches
+from advisor.trial.measurement.draws import Feed, probe_batches
 from advisor.trial.timed_loop import feed_of, stepper
 
 
@@ -197,12 +197,3 @@ class Own(DataLoader):
 def test_a_loader_that_cannot_be_made_anew_is_read_as_it_is():
     assert len(probe_batches(Own(torch.arange(6), 1), 0)) == 3
     assert len(probe_batches(DataLoader(Stream(10), batch_size=4), 0)) == 3
-
-
-@pytest.mark.parametrize(
-    ("batches", "problem"),
-    [([], "yields no batch"), ([torch.ones(2), []], "2 .* no sample"), ([torch.ones(0, 2)], "1 .* no sample")],
-)
-def test_batches_that_no_step_can_run_on_are_the_targets_fault(batches, problem):
-    with pytest.raises(TargetError, match=problem):
-        check_batches(batches, of_loader=True)

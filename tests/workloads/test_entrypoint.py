@@ -252,10 +252,9 @@ TAKES = "import torch\ndef build({}):\n    return torch.nn.ReLU(), torch.ones({}
         ("config", "config['size']", {"size": 7}),
         ("config=None", "config['size']", {"size": 7}),
         ("cfg", "cfg['size']", {"size": 7}),
-        ("device", "7, device=device", None),
     ],
 )
-def test_a_build_gets_its_config_or_the_device(takes, size, config, load):
+def test_a_build_gets_its_config(takes, size, config, load):
     assert load(TAKES.format(takes, size), config=config).data.shape == (7,)
 
 

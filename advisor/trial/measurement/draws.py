@@ -1,25 +1,24 @@
 """The batches of a trial, the same for the same seed: for the first steps, and an endless feed for the rest."""
 
 import contextlib
-import copy
 import itertools
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from advisor.errors import RefusedError, TargetError
+from advisor.errors import TargetError
 from advisor.files.paths import is_library
+from advisor.inlined.lengths import copy_of
 from advisor.recipe.plan import StepPlan
-from advisor.step.batch import tensors_of
 from advisor.step.device_loader import is_loader, loop_loader
 from advisor.step.loader import length_of, rebuild
 from advisor.trial.measurement.clock import batch_samples
 from advisor.workloads.entrypoint import one_line, user_frames
-from advisor.workloads.loop import describe, seed_host
+from advisor.workloads.loop import seed_host
 
 # The first steps, whose results are compared, and the most seconds that they take, and that their batches take.
 PROBE_STEPS = 5
@@ -38,9 +37,9 @@ def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[An
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
     alone = data
-    with contextlib.suppress(RefusedError):  # where it cannot be made anew
+    with contextlib.suppress(Exception):  # where it cannot be made anew, or its dataset refuses to be copied
         # What a dataset opens at its first sample stays its copy's: workers that are forked later share no open file.
-        alone = rebuild(data, num_workers=0, dataset=_copy_of(data.dataset))
+        alone = rebuild(data, num_workers=0, dataset=copy_of(data.dataset))
     try:
         return _drawn(alone, seed, plan)
     except TargetError:
@@ -61,31 +60,6 @@ def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[An
     except Exception as error:
         raise loader_failure(error, len(batches) + 1) from error
     return batches
-
-
-def _copy_of(dataset: Any) -> Any:
-    """A shallow copy of a dataset and of one inside it, as in a ``Subset``; the dataset itself if copying fails."""
-    with contextlib.suppress(Exception):  # a class of the user's may refuse in any way
-        copied = copy.copy(dataset)
-        if hasattr(dataset, "dataset"):
-            copied.dataset = _copy_of(dataset.dataset)
-        return copied
-    return dataset
-
-
-def check_batches(batches: list[Any], *, of_loader: bool) -> None:
-    """Raise TargetError if the first batches contain nothing to run a step on."""
-    if not batches:
-        raise no_batch()
-    for turn, batch in enumerate(batches, 1):
-        tensors = list(tensors_of(batch))
-        is_empty = batch is None or (isinstance(batch, Mapping | list | tuple) and not batch)
-        if is_empty or (tensors and not any(tensor.numel() for tensor in tensors)):
-            which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
-            raise TargetError(
-                f"{which} holds no sample: {describe(batch)}.",
-                "Give batches of at least one sample: check the sampler, and what the collate function returns.",
-            )
 
 
 def no_batch() -> TargetError:

@@ -34,8 +34,6 @@ class Guards:
     A disturbance of the GPU is another process that computes meanwhile, or that comes; a slowdown for heat or for power
     that the board is not given; a clock that falls without a power cap as its reason; a GPU about to slow down. A
     process that holds memory and does nothing is none, nor is the power cap, which a heavy step earns.
-
-    Whether others compute is known only where the driver tells it by process, which it does not for MIG instances.
     """
 
     def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: hardware.Nvml = hardware.NVML) -> None:

@@ -53,11 +53,6 @@ class Exported(Adapter):
         if examples is None:
             return Loop(model=model, mode=Mode.INFER)
         args, kwargs = examples
-        if args and kwargs:
-            raise TargetError(
-                "the program takes inputs by position and by keyword, which no batch is.",
-                "Export it with all of them in one of these ways, or call it in a module of your own: mymodel:build.",
-            )
         batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
         notes = ["the program's own example inputs as its batch"]
         hint = "A program takes other sizes only where it was exported with dynamic ones: leave --batch-size out."

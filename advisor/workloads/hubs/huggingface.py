@@ -199,13 +199,8 @@ def of_trainer(trainer: Any) -> Loop:
 
 
 def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Loop:
-    """Generation by a model as a workload for inference. Raises TargetError for a model that does not generate."""
+    """Generation by a model as a workload for inference."""
     name = type(model).__name__
-    if not model.can_generate():
-        raise TargetError(
-            f"{name} does not generate text.",
-            f"Leave {_OPTION} out, or name a model that does, such as `hf:gpt2 -- {_OPTION}={new_tokens}`.",
-        )
     if spec.mode is Mode.TRAIN:
         raise TargetError(f"{_OPTION} is for inference, and --mode train asks for training.", "Leave one of them out.")
     length = spec.input_shape[-1] if spec.input_shape else _USUAL_PROMPT

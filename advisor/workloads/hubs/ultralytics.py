@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
 from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
@@ -53,11 +52,6 @@ class Ultralytics(Adapter):
         if not isinstance(value, Model):
             return None
         network: Any = value.model
-        if not isinstance(network, nn.Module):
-            raise TargetError(
-                f"{value.model_name} is an exported model, which Ultralytics runs by itself.",
-                "Give the .pt or .yaml that it was made from.",
-            )
         for parameter in network.parameters():
             parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
         return Loop(model=network.train(), mode=spec.mode)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.modules import module as module_hooks
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -100,7 +99,6 @@ class ScriptStep:
             (_BaseDataLoaderIter, "__next__", self._on_next_batch),
             (DataLoader, "__iter__", self._on_iter),
             (torch.Tensor, "backward", self._on_backward),
-            (OneCycleLR, "step", _step_schedule),
             (torch.cuda.CUDAGraph, "replay", self._on_replay),
         )
         with register_optimizer_step_pre_hook(self._on_update), patched(*wrappers), writing_aside(new_ones_too=True):
@@ -144,12 +142,6 @@ class ScriptStep:
     def _on_replay(self, replay: Callable[..., Any], graph: Any) -> None:
         self._replays += 1  # the step of a changed file may be a captured one
         replay(graph)
-
-
-def _step_schedule(step: Callable[..., Any], schedule: OneCycleLR, *args: Any) -> None:
-    if schedule.last_epoch >= schedule.total_steps - 1:  # it begins anew, as the loop does
-        schedule.last_epoch = -1
-    step(schedule, *args)
 
 
 class _TooLong(BaseException):

@@ -5,7 +5,6 @@ process that is forked meanwhile. Its loops have heads, by which they begin anew
 """
 
 import ast
-import asyncio
 import builtins
 import contextlib
 import contextvars
@@ -93,12 +92,10 @@ def _modes() -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _modes_afterwards(modes: tuple[Any, ...] | None) -> Iterator[None]:
-    """Set modes at the end of a block, and the event loop that runs at its beginning. None for those at the end."""
-    event_loop = asyncio._get_running_loop()
+    """Set modes at the end of a block; None for those at the end."""
     try:
         yield
     finally:
-        asyncio._set_running_loop(event_loop)
         casts, around, records = modes or _modes()
         for device, enabled, dtype in casts:
             torch.set_autocast_enabled(device, enabled)
