@@ -38,7 +38,7 @@ def test_python_m_is_the_command():
     done = subprocess.run([sys.executable, "-m", "advisor", "--version"], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == f"perf-advisor {advisor.__version__}"
-    assert f"torch {metadata.version('torch')} for " in second
+    assert f"torch {metadata.version('torch')}, " in second
 
 
 def test_the_recipes_are_installed_as_a_package():

@@ -195,8 +195,7 @@ class _Patch:
             raise _NotHereError(_TOO_MUCH if calls else _NO_PLACE["loader"])
         device = f', "{self.facts.device_type}")'
         texts = {name: repr(one).replace(", device)", device) for name, one in options.items()}
-        given = {name: text.replace(f"loader.{name}", "{}") for name, text in texts.items()}
-        self.give("loader call", given)
+        self.give("loader call", {name: text.replace(f"loader.{name}", "{}") for name, text in texts.items()})
         for place in calls:
             self._defined(place.file, code)
         if recipe.plan_field == "non_blocking" and value:

@@ -204,9 +204,8 @@ def value_of(expression: ast.expr, names: Mapping[str, Any]) -> Any:
         inside = expression.slice
         key: Any = inside.value if isinstance(inside, ast.Constant) else value_of(inside, names)
         several: Any = value_of(expression.value, names)
-        if isinstance(several, Mapping | list | tuple):
-            with contextlib.suppress(TypeError, KeyError, IndexError):
-                return several[key]
+        with contextlib.suppress(TypeError, KeyError, IndexError):
+            return several[key] if isinstance(several, Mapping | list | tuple) else None
     return None
 
 
