@@ -26,7 +26,7 @@ def decoded(dataset: Any, how: str) -> Any:
         copied.dataset = decoded(dataset.dataset, how)
         return copied
     if getattr(getattr(dataset, "loader", None), "__module__", "") != "torchvision.datasets.folder":
-        raise ValueError("the dataset's attribute loader is not that of torchvision's ImageFolder")
+        raise ValueError("the dataset does not read image files as torchvision's ImageFolder does")
     from PIL import Image
     from torchvision.transforms import Compose
 
