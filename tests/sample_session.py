@@ -567,7 +567,7 @@ def told_of(trials: Sequence[TrialRecord]) -> list[events.Event]:
         told += [
             events.TrialStarted(name, f"/tmp/sample/{name}.log"),
             events.TrialActivity(name, "measuring"),
-            events.BlockTimed(name, 9.0, 64.0),
+            events.BlockTimed(name, 9.0),
             events.TrialMeasured(trial),
             events.ProgressMade((place + 1) / (len(trials) + 2), 12.0 * (len(trials) - place)),
         ]

@@ -90,11 +90,10 @@ class TrialActivity(Event, frozen=True):
 
 
 class BlockTimed(Event, frozen=True):
-    """A block of the running trial has been timed: the ms and samples of one step. Not all blocks are posted."""
+    """A block of the running trial has been timed: the ms of one step. Not all blocks are posted."""
 
     name: str
     step_ms: float
-    samples: float
 
 
 class TrialEnded(Event, frozen=True):

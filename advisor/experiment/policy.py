@@ -26,8 +26,7 @@ UNCLEAR = 0.3
 # Most processes of the same settings that the search asks for, and draws of random numbers to see before a result is
 # refused. Of simulated GraphSAGE steps with dropout 7 % were refused after two, 1 % after three, 0.2 % after four.
 MOST_RUNS = 4
-# Largest share of the budget that is reserved for measuring the stack in turn: two trials of a script that builds a
-# model on the GPU and reads images take a third of 115 s.
+# Largest share of the budget that is reserved for measuring the stack in turn: two trials may take 20 s each.
 RESERVE_SHARE = 0.4
 # Such a stack starts if at least this share of its expected duration is left.
 START_SHARE = 0.5

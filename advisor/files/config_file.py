@@ -92,12 +92,12 @@ def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
         return loader.construct_sequence(node, deep=True)
-    assert isinstance(node, yaml.ScalarNode)
     return loader.construct_scalar(node)
 
 
 TagsAsWritten.add_multi_constructor("!", _untagged)
-TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: (*_untagged(loader, "", node),))
+_TUPLE = "tag:yaml.org,2002:python/tuple"
+TagsAsWritten.add_constructor(_TUPLE, yaml.FullLoader.construct_python_tuple)  # type: ignore[type-var]
 SettingsLoader.add_constructor(None, lambda loader, node: None)
 
 

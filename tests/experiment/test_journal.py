@@ -165,7 +165,7 @@ def test_a_line_that_cannot_be_read_is_left_out_alone_and_told(line):
 def test_a_journal_of_another_form_is_not_read():
     journal = written()
     journal.path.write_text(journal.path.read_text().replace('"schema":1', '"schema":2'))
-    with pytest.raises(UsageError, match="it has the form 2, and this version reads 1"):
+    with pytest.raises(UsageError, match="it has the form 2, and not 1"):
         open_session()
 
 

@@ -341,7 +341,7 @@ class Bench:
                 if message.text.startswith((FIRST_STEPS, COMPILING)):
                     self._stepping_since = self.budget.spent_s
             case Block():
-                self.emit(events.BlockTimed(spec.trial_id, message.step_ms, message.samples / message.steps))
+                self.emit(events.BlockTimed(spec.trial_id, message.step_ms))
             case Inspected():
                 self.inspected = message
             case Profile():

@@ -29,6 +29,7 @@ from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.folders import make_private, state_folder
 from advisor.files.paths import content_of, is_file
+from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets
 
 SCHEMA = 1
@@ -251,8 +252,7 @@ def _read(path: Path) -> PastSession:
         line = json.loads(first)
         if line["schema"] != SCHEMA:
             raise UsageError(
-                f"the session {path.stem} cannot be read: it has the form {line['schema']!r}, and this version reads "
-                f"{SCHEMA}.",
+                f"the session {path.stem} cannot be read: it has the form {line['schema']!r}, and not {SCHEMA}.",
                 "Read it with the version of perf-advisor that wrote it.",
             )
         header = msgspec.convert(line, _Header)
@@ -269,11 +269,10 @@ def _read(path: Path) -> PastSession:
             if (name := entry["event"]) not in FORMER_KINDS:
                 # No file but the session's own is shown or copied because a journal says so.
                 events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
-        except _UNREADABLE:
+        except (*_UNREADABLE, UsageError):
             damaged += 1
     if damaged:
-        lost = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read"
-        damage = f"{lost}; measurements may be missing"
+        damage = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read; measurements may be missing"
         events.insert(0, Said(damage, "warning"))
     fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
     withheld = header.withheld_arguments
@@ -287,6 +286,7 @@ def _with_own_files(value: Any, folder: Path) -> Any:
     if not isinstance(value, dict):
         return value
     data = {key: _with_own_files(inner, folder) for key, inner in value.items()}
+    Settings(data.get("settings"))  # raises UsageError for a damaged key
     for key in _FILES & data.keys():
         own = folder / str(data[key]).rpartition("/")[2]
         data[key] = "" if own == folder or own.is_symlink() else str(own)  # a link may lead away

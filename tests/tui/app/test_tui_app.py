@@ -109,7 +109,7 @@ async def test_rows_follow_the_running_trial() -> None:
         table = app.query_one("#trials-table", Table)
         assert (table.cursor_key, table.get_cell(name, "outcome").plain) == (name, "running")
         app.post_event(events.TrialActivity(name, "measuring [/]"))
-        app.post_event(events.BlockTimed(name, 111.0, 256))
+        app.post_event(events.BlockTimed(name, 111.0))
         app.base_screen.tick()
         await settle(pilot)
         assert "measuring [/]" in screen_text(app)

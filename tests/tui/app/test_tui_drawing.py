@@ -72,7 +72,7 @@ async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted) -> 
             await press(pilot, view.key)
             await tell(pilot, events.TrialStarted(NAME, ""))
             counted.clear()
-            block, progress = events.BlockTimed(NAME, 110.0, 256), events.ProgressMade(0.7, 50.0)
+            block, progress = events.BlockTimed(NAME, 110.0), events.ProgressMade(0.7, 50.0)
             await tell(pilot, events.TrialActivity(NAME, f"measuring {view.id}"), block, progress)
             name = type(app.view).__name__
             assert counted[f"{name}.show"] == 0
@@ -127,7 +127,7 @@ async def test_while_a_block_is_measured_the_screen_is_painted_once_a_second_and
             for second in range(4):
                 shown.clear()
                 for _ in range(10):
-                    app.post_event(events.BlockTimed(app.context.state.running, 15.0 + second, 256))
+                    app.post_event(events.BlockTimed(app.context.state.running, 15.0 + second))
                     app.post_event(events.ProgressMade(0.7, 60.0))
                 await settle(pilot)
                 assert not shown, "nothing is painted before the second is over"

@@ -90,7 +90,7 @@ async def test_the_headline_follows_what_is_known() -> None:
         assert "Loading your model" in screen_text(app)
         await tell(pilot, events.TrialActivity("baseline", "first steps"))
         assert "Timing your own step first" in screen_text(app)
-        await tell(pilot, events.BlockTimed("baseline", 31.4, 64))
+        await tell(pilot, events.BlockTimed("baseline", 31.4))
         app.base_screen.tick()
         await settle(pilot)
         assert headline(app).startswith("31.4 ms a step with your settings  so far")

@@ -181,7 +181,7 @@ def to_trials() -> list[Event]:
 def measuring() -> list[Event]:
     """The blocks of a trial come in."""
     name = COMPILE.candidate.name
-    blocks = (events.BlockTimed(name, step_ms, 64) for step_ms in (31.0, 26.4, 25.4, 25.3, 25.5))
+    blocks = (events.BlockTimed(name, step_ms) for step_ms in (31.0, 26.4, 25.4, 25.3, 25.5))
     began = events.TrialStarted(name, "", 12.0), events.TrialActivity(name, "measuring")
     return [*to_trials()[:-3], *began, *blocks, events.ProgressMade(0.62, 74.0)]
 
