@@ -155,7 +155,7 @@ def outputs_of(options: argparse.Namespace) -> Outputs:
 
 def check_outputs(outputs: Outputs) -> None:
     """Raise UsageError for a file that could not be written at the end, before anything is measured."""
-    taken = {os.path.realpath(path): "--config"} if (path := outputs.config_path) and Path(path).is_file() else {}
+    taken = {os.path.realpath(path): "--config"} if (path := outputs.config_path) and "\0" not in path else {}
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
