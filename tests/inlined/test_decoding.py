@@ -140,8 +140,8 @@ def test_a_dataset_of_ones_own_may_have_torchvisions_loader(tmp_path):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: Own(path, USUAL, loader=opened), "attribute loader"),
-        (lambda path: TensorDataset(torch.rand(3)), "attribute loader"),
+        (lambda path: Own(path, USUAL, loader=opened), "does not read image files"),
+        (lambda path: TensorDataset(torch.rand(3)), "does not read image files"),
         (ImageFolder, "first transform"),
         (lambda path: ImageFolder(path, transform=lambda image: image), "first transform"),
         (lambda path: ImageFolder(path, transform=transforms.ColorJitter(0.4)), "first transform"),
