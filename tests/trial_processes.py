@@ -40,7 +40,7 @@ def building(body):
 
 
 def until(met, within_s=SOON_S):
-    """What ``met`` returns once that is true, or when the time is over."""
+    """Call ``met`` until it returns something true or the time is over, and return its last value."""
     deadline = time.monotonic() + within_s
     while not (found := met()) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -134,7 +134,7 @@ class WorkloadFacts:
 
     @property
     def graph_problem(self) -> str:
-        """Why no CUDA graph can hold the step, or why a script cannot be changed to have one; empty for no problem."""
+        """The reason that the step, or the changed script, cannot have a CUDA graph; empty if it can."""
         places = {kind: [one for one in self.places if one.kind == kind] for kind in ("loop", "forward", "step")}
         if self.capture_problem or not places["loop"]:
             return self.capture_problem
