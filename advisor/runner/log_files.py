@@ -39,15 +39,18 @@ def bounded(path: str) -> Iterator[None]:
 def shorten(path: str, most: int) -> None:
     """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
     with contextlib.suppress(OSError):
-        log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             size = os.fstat(log).st_size
             if size <= most:
                 return
             half = min(most, _KEPT) // 2
             end = os.pread(log, half, size - half)
+            while appended := os.pread(log, half, size):  # since its size was read
+                end = (end + appended)[-half:]
+                size += len(appended)
             os.ftruncate(log, half)
             left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
-            os.pwrite(log, left_out.encode() + end, half)
+            os.write(log, left_out.encode() + end)
         finally:
             os.close(log)

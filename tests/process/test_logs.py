@@ -33,6 +33,24 @@ def test_the_middle_of_a_long_log_is_cut_out_while_its_process_appends(tmp_path)
     log_files.shorten(str(tmp_path / "gone"), 1)
 
 
+@pytest.mark.parametrize("call", ["pread", "ftruncate"])
+def test_what_is_appended_while_a_log_is_cut_stays(tmp_path, monkeypatch, call):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 9000)
+    real = getattr(os, call)
+
+    def appended_after(*args):
+        result = real(*args)
+        monkeypatch.undo()
+        with path.open("ab") as log:
+            log.write(b"the end\n")
+        return result
+
+    monkeypatch.setattr(log_files.os, call, appended_after)
+    log_files.shorten(str(path), 4000)
+    assert b"the end\n" in path.read_bytes()
+
+
 LOUD = TINY_TARGET.replace(
     "def build():\n",
     "def build():\n    import os, sys\n    print('the beginning', flush=True)\n"
