@@ -34,6 +34,23 @@ def test_a_trial_measures_for_a_share_within_bounds(clock):
     assert shares[-1] == 3.0
 
 
+def test_a_budget_is_spent_and_may_be_extended(clock):
+    budget = Budget(90.0, clock)
+    clock.now += 60
+    assert (budget.spent_s, budget.left_s) == (60.0, 30.0)
+    assert [budget.allows(20.0, reserve_s=reserve_s) for reserve_s in (10.0, 10.1)] == [True, False]
+    budget.extended_s = 30.0
+    assert (budget.left_s, budget.timeout_s) == (60.0, 59.5)
+    clock.now += 90
+    assert (budget.left_s, budget.timeout_s) == (0.0, 0.5)
+
+
+def test_before_anything_was_measured_a_trial_takes_what_it_measures_twice_and_a_second(clock):
+    budget = Budget(100.0, clock)
+    assert budget.expected_s(PLAIN) == 4.0
+    assert budget.expected_s(DEFAULT) == 4.0 + 25.0
+
+
 def test_a_trial_is_expected_to_take_as_long_as_those_with_the_closest_settings(clock):
     budget = Budget(90.0, clock)
     stack = Settings({"precision.autocast": "bfloat16", "model.memory_format": "channels_last", "cpu.threads": 1})

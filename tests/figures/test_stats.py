@@ -14,10 +14,12 @@ from advisor.figures.stats import (
     ProcessSpread,
     break_even_steps,
     largest_difference,
+    mean_rate,
     median_error,
     paired_interval,
     process_spread,
     ratio_interval,
+    side_variance,
     student_quantile,
 )
 from advisor.records import Comparison, Verdict
@@ -108,6 +110,32 @@ def test_the_error_of_a_median_is_what_repeating_it_shows(count):
         told.append(median_error(blocks))
     seen = math.sqrt(fmean(log**2 for log in found))
     assert fmean(told) == pytest.approx(seen, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("logs", "error"),
+    [
+        ([0.5], 0.0),
+        ([0.0, 0.1], 0.1),
+        ([0.0, 0.05, 0.3, 0.1], 0.1),
+        ([0.01 * i for i in range(5)], 0.04 / 3.92),
+        ([0.01 * i for i in range(15)], 0.08 / 3.92),
+        ([0.01 * i for i in range(100)], 0.19 / 3.92),
+    ],
+)
+def test_the_error_of_a_median_is_half_the_distance_of_two_blocks(logs, error):
+    assert median_error([math.exp(log) for log in logs]) == pytest.approx(error, rel=1e-3)
+
+
+def test_the_variance_of_a_side_is_that_of_its_processes_and_of_their_blocks():
+    one, other = [1.0, math.exp(0.02)], [1.0, math.exp(0.04)]
+    assert side_variance([one, other], ProcessSpread(0.03)) == pytest.approx((9e-4 + (4e-4 + 16e-4) / 2) / 2)
+
+
+def test_one_odd_process_counts_as_28_per_cent_off_at_most():
+    assert mean_rate([100.0, 121.0]) == pytest.approx(110.0)
+    assert mean_rate([100.0, 100.0, 1e4]) == pytest.approx(100 * 1.28 ** (1 / 3))
+    assert mean_rate([100.0, 100.0, 1e-4]) == pytest.approx(100 / 1.28 ** (1 / 3))
 
 
 # --- what the intervals hold ----------------------------------------------------------------------------------

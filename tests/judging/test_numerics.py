@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 
 from advisor.judging.numerics import (
     DEFAULT_TOLERANCE,
+    LOSSES,
+    OUTPUTS,
     Spread,
     compare_numerics,
+    differences,
+    distance,
+    explained_by,
     finite,
     own_rounding,
     spread_of,
+    tolerances,
     why_unusable,
 )
 from advisor.recipe.catalog import load_catalog
@@ -85,6 +91,42 @@ def test_equal_losses_of_outputs_that_differ_are_not_exact(share):
 )
 def test_without_a_reference_there_is_one_tolerance(new, old, measured):
     assert compared(new, old).measured is measured
+
+
+@pytest.mark.parametrize(
+    ("quantity", "explained", "own", "allowed"),
+    [
+        (LOSSES, 0.0, (1e-9, 1e-9, 1e-9), (2.0**-18, 2.0**-15, 2.0**-12)),
+        (LOSSES, 0.0, (1e-4, 5e-5, 2e-4), (0.0128, 0.0256, 0.0256)),
+        (LOSSES, 0.01, (0.0, 0.0, 0.0), (0.01, 0.02, 0.04)),
+        (LOSSES, 0.2, (0.0, 0.0, 0.0), (0.2, 0.4)),
+        (LOSSES, 0.9, (0.0,), (0.5,)),
+        (OUTPUTS, 0.0, (1e-9,), (2.0**-16,)),
+        (OUTPUTS, 0.0, (1e-4,), (8e-4,)),
+        (OUTPUTS, 0.0, (), (2.0**-8,)),
+        (LOSSES, 0.0, (), (2.0**-8, 2.0**-3, 2.0**-3)),
+    ],
+)
+def test_the_tolerance_of_each_step(quantity, explained, own, allowed):
+    assert tolerances(quantity, len(own) or len(allowed), explained, own) == pytest.approx(allowed)
+
+
+def test_what_the_rounding_of_an_arithmetic_explains():
+    assert explained_by(LOSSES, 0.001, 0.0, None) == pytest.approx(0.016)
+    assert explained_by(OUTPUTS, 0.001, 0.0, None) == pytest.approx(0.128)
+    assert explained_by(OUTPUTS, TF32, 0.0, 1e-9) == pytest.approx(16 * TF32)
+    assert explained_by(OUTPUTS, BFLOAT16, 0.0, 40 * 2.0**-24) == pytest.approx(120 * BFLOAT16)
+    assert explained_by(OUTPUTS, BFLOAT16, TF32, 10 * TF32) == pytest.approx(30 * BFLOAT16)
+    assert explained_by(OUTPUTS, BFLOAT16, TF32, TF32 / 5) == pytest.approx(3 * 2.0**24 * TF32 / 5 * BFLOAT16)
+
+
+def test_differences_are_relative_and_of_tokens_a_share():
+    assert differences(LOSSES, result((2.0, 0.2)), result((2.0, 0.1))) == pytest.approx((0.0, 0.5))
+    assert differences(LOSSES, result((4.0,)), result((5.0,))) == pytest.approx((0.2,))
+    assert distance((10.0, 1.0, 2.0, 3.0, 4.0), (11.0, 1.0, 2.0, 3.0, 5.0)) == 0.25
+    assert distance((0.0, 3.1, 4.0), (0.0, 3.0, 4.0)) == pytest.approx(0.02)
+    assert distance((10.1, 3.0, 4.0), (10.0, 3.0, 4.0)) == pytest.approx(0.01)
+    assert distance((10.0 + 1e-7, 3.0, 4.0), (10.0, 3.0, 4.0)) == 0.0
 
 
 # What was measured with real nets (the docstring of ``tolerance``), against a baseline in float32.
@@ -171,6 +213,7 @@ def test_a_reference_that_is_not_finite_says_nothing(bad):
         ({"current": {"precision.autocast": "bfloat16"}}, BFLOAT16),
         ({"current": {"precision.float32_matmul": "high"}}, TF32),
         ({"parameter_dtypes": ("bfloat16", "float32")}, BFLOAT16),
+        ({"parameter_dtypes": ("float16",)}, FLOAT16),
     ],
 )
 def test_what_the_users_own_settings_round_to(changes, rounding):

@@ -70,6 +70,10 @@ SPLIT = {
     "a mapping for any keywords": (Keywords(), (BOTH, "y"), ((BOTH,), {}, "y"), None),
     "a tuple that the model may take": (Net(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
     "a tuple for any inputs": (Anything(), (("l", "r"), "y"), ((("l", "r"),), {}, "y"), None),
+    "more than the model takes": (Net(), ("x", "y", "z"), (("x",), {}, ("y", "z")), (("x",), {}, None)),
+    "what may be left out": (TwoInputs(), ("l", "r", "s", "y"), (("l", "r", "s"), {}, "y"), (("l", "r"), {}, None)),
+    "no more than the inputs": (TwoInputs(), ("l", "r"), (("l", "r"), {}, ("l", "r")), (("l", "r"), {}, None)),
+    "one of its inputs in a mapping": (TwoInputs(), {"left": "l", "y": "t"}, ((), {"left": "l"}, "t"), None),
     # Without a target both may be inputs, such as images and their boxes.
     "a tuple of the inputs": (TwoInputs(), (("l", "r"), "y"), (("l", "r"), {}, "y"), ((("l", "r"), "y"), {}, None)),
     "labels that the model takes": (Labelled(), LABELLED, ((), {"input_ids": "x"}, "t"), ((), LABELLED, None)),
