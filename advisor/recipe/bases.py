@@ -31,16 +31,11 @@ class Expression(str):
 
 
 class LoaderRecipe(Recipe):
-    """A recipe that rebuilds a DataLoader with other constructor arguments.
+    """A recipe that rebuilds a DataLoader with other constructor arguments."""
 
-    ``imported`` is an import of what ``code`` defines, for a script in which a person reviews every line.
-    ``module``: the module with the functions that the arguments call, named as for ``code_of``.
-    ``without_workers``: why a loader without workers has nothing for a recipe about them, which leaves it alone.
-    """
-
-    imported: ClassVar[str] = ""
-    module: ClassVar[str] = ""
-    without_workers: ClassVar[str] = ""
+    imported: ClassVar[str] = ""  # an import of what ``code`` defines, for a script of which a person reviews each line
+    module: ClassVar[str] = ""  # the one with the functions that the arguments call, named as for ``code_of``
+    without_workers: ClassVar[str] = ""  # of a recipe about workers: why it leaves a loader without them alone
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
@@ -99,13 +94,12 @@ class ParallelRecipe(Recipe):
     """A recipe whose value goes into the plan's field of the same name, which ``step/spread.py`` obeys.
 
     Its code is the model in DistributedDataParallel with the value as an argument, unless it says another.
-    ``strategies``: those under which the setting has an effect.
     """
 
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMMUNICATION})
     stage = Stage.STEP
-    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})
+    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})  # those under which the setting has an effect
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -65,18 +65,14 @@ class Stage(IntEnum):
 
 @dataclass(slots=True)
 class Components:
-    """The parts of a workload that a recipe may change: the objects, and the plan of how a step runs.
-
-    ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
-    ``own_step`` is a step that the user wrote, None where the step is made of these parts.
-    """
+    """The parts of a workload that a recipe may change: the objects, and the plan of how a step runs."""
 
     model: Any
     optimizer: Any
-    data: Any
+    data: Any  # a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known
     plan: StepPlan
     batch_size: int | None = None
-    own_step: Any = None
+    own_step: Any = None  # a step that the user wrote; None where the step is made of these parts
 
     @property
     def has_loader(self) -> bool:
@@ -103,8 +99,7 @@ class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
-    the first line of the card and its ``numerics`` the first word of that section, unless it says others;
-    ``numerics_by`` has those of single values.
+    the first line of the card and its ``numerics`` the first word of that section, unless it says others.
     ``values``: all that the setting may be; the words in ``codes`` unless it says others, and a switch need not say it.
     Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's
     own value; the first of ``values``, and False for a switch, unless it says another.
@@ -114,28 +109,10 @@ class Recipe:
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
     can be compiled, and its gains are those over compiling alone.
-    ``ladder``: the values are tried in order until one is no better than those before it.
-    ``spares``: ids of recipes that have little left to do beside it: the usual stack leaves those out.
-    ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
-    ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
-    ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
-    ``over_ranks``: beside what one GPU gained of it, it is tried again over several.
-    ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
-    ``phases``: the phases of a step that it can shorten, when it touches no other:
-    they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
-    ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
-    ``roundings``: the unit round-off of the arithmetic that single values bring in (bfloat16: 2**-8).
-    ``excludes``: keys of settings that no value but the default goes with, and the reason, where they are on.
-    ``conflicts``: a value, a key and a value of another setting that do not go together, and the reason.
-    ``implies``: other settings that a value brings with it where they are not set themselves.
-    ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
-    ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
-    quantized.
-    ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
-    ``gains``: the same for single values, where they differ.
+    ``phases``: the phases of a step that it can shorten, when it touches no other: they bound what it can gain, and the
+    search passes over what cannot clear the noise. Empty means no such bound.
     ``saves``: the share of a phase's time that it usually saves, by phase: the gain once the phases have been timed.
-    ``costs``: for single values the duration of an expensive trial, relative to the usual one.
     ``here``: for single values why they may help on this workload, with figures of the facts' workload and profile,
     such as ``{workload.parameters:,}``.
     ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
@@ -154,32 +131,32 @@ class Recipe:
     compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
     devices: ClassVar[frozenset[str]] = frozenset(DEVICES)
-    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
+    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()  # limits of a step that it works against
     numerics: ClassVar[Numerics]
-    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}
+    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}  # those of single values
     _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
-    order: ClassVar[int] = 0
-    package: ClassVar[str] = ""
-    ladder: ClassVar[bool] = False
-    spares: ClassVar[frozenset[str]] = frozenset()
-    expensive: ClassVar[bool] = False
-    habit: ClassVar[bool] = False
-    times_kernels: ClassVar[bool] = False
-    over_ranks: ClassVar[bool] = False
-    saves_memory: ClassVar[bool] = False
-    inside_step: ClassVar[bool] = False
+    order: ClassVar[int] = 0  # within a stage, lower numbers first: layers take their type before they are quantized
+    package: ClassVar[str] = ""  # an optional one that it needs; an extra of this project by the same name brings it
+    ladder: ClassVar[bool] = False  # the values are tried in order until one is no better than those before it
+    spares: ClassVar[frozenset[str]] = frozenset()  # ids of recipes that the usual stack leaves out beside it
+    expensive: ClassVar[bool] = False  # a trial may take tens of seconds; the search tries it on top of the stack
+    habit: ClassVar[bool] = False  # it prices a common mistake; most loops have the good value already
+    times_kernels: ClassVar[bool] = False  # libraries time kernels in the first steps: nothing else may run then
+    over_ranks: ClassVar[bool] = False  # beside what one GPU gained of it, it is tried again over several
+    saves_memory: ClassVar[bool] = False  # it is meant to lower the peak: tried first where memory is the objective
+    inside_step: ClassVar[bool] = False  # it changes what a step of the user's own hides
     usual: ClassVar[frozenset[Value]] = frozenset()
     phases: ClassVar[frozenset[Phase]] = frozenset()
-    gain: ClassVar[float | None] = None
-    gains: ClassVar[Mapping[Value, float]] = {}
+    gain: ClassVar[float | None] = None  # the usual speed-up factor; None is 1.05 for usual values, 1.02 for others
+    gains: ClassVar[Mapping[Value, float]] = {}  # those of single values
     saves: ClassVar[Mapping[Phase, float]] = {}
-    costs: ClassVar[Mapping[Value, float]] = {}
+    costs: ClassVar[Mapping[Value, float]] = {}  # durations of expensive trials, relative to the usual one
     here: ClassVar[Mapping[Value, str]] = {}
-    roundings: ClassVar[Mapping[Value, float]] = {}
-    excludes: ClassVar[Mapping[str, str]] = {}
-    conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()
-    implies: ClassVar[Mapping[Value, Values]] = {}
+    roundings: ClassVar[Mapping[Value, float]] = {}  # unit round-offs that values bring in (bfloat16: 2**-8)
+    excludes: ClassVar[Mapping[str, str]] = {}  # keys of settings that exclude all but the default, with the reason
+    conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()  # a value, another setting, and the reason
+    implies: ClassVar[Mapping[Value, Values]] = {}  # settings that come with a value where they are not set themselves
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
     calls: ClassVar[tuple[tuple[str, str], ...]] = ()

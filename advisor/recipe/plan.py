@@ -9,57 +9,34 @@ AROUND_LOSS = "around_loss"  # the step is captured in CUDA graphs, but for its 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The plan of one step.
+    """The plan of one step. The fields behind ``strategy`` are options for several GPUs, by PyTorch's names."""
 
-    ``mode``: ``train`` or ``infer``. ``device``: the model's, such as ``cuda:0``.
-    ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
-    ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
-    ``grad_mode`` (inference): ``grad``, ``no_grad``, ``inference_mode``, or ``caller`` for the one that a call finds.
-    ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
-    repeated blocks, ``pointwise`` for its pointwise operations, or (training) ``with_loss`` for the model and the loss
-    as one. ``few_shapes``: batches are padded to few lengths, and the model is compiled for each. ``freezing``
-    (inference): parameters become constants of the compiled code. ``combo_kernels``: independent small kernels are
-    generated as one. A scope or one of these two without a ``compile_mode`` compiles in the mode ``default``.
-    ``clip_norm`` (training): what the norm of all gradients is clipped to, or None.
-    ``accumulate`` (training): how many batches make one update.
-    ``create_on_device``: what the model and the loss create without naming a device is created on this one.
-    ``device_prefetch``: the loader's next batch is copied while the present one is computed on. ``device_transform``:
-    what is applied to the loader's batches once they are on the device, or None.
-    ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
-    ``input_dtype``: the type that the floating-point tensors of a batch are converted to, or ``none``.
-    ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
-    ``cuda_graph`` (CUDA): whether the step is captured in a CUDA graph; ``around_loss`` (training) leaves its loss out.
-    ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
-    ``strategy`` (training): ``single``, ``ddp`` or ``fully_shard``; what follows it are options of PyTorch's by their
-    names, ``no_sync`` (batches that make no update exchange no gradients) and ``length_bucketing``.
-    """
-
-    mode: str
-    device: str
-    autocast: str = "none"
-    zero_grad: str = "none"
-    grad_mode: str = "grad"
-    compile_mode: str = "none"
-    compile_scope: str = "model"
-    few_shapes: bool = False
-    freezing: bool = False
-    combo_kernels: bool = False
-    clip_norm: float | None = None
-    cuda_graph: bool | str = False
-    non_blocking: bool = False
-    accumulate: int = 1
-    create_on_device: bool = False
-    device_prefetch: bool = False
-    device_transform: Callable[[Any], Any] | None = None
-    memory_format: str = "none"
-    input_dtype: str = "none"
-    loss_item: str = "never"
-    empty_cache: str = "never"
-    strategy: str = "single"
+    mode: str  # train or infer
+    device: str  # the model's, such as cuda:0
+    autocast: str = "none"  # or bfloat16, float16; float16 in training goes with a gradient scaler
+    zero_grad: str = "none"  # set_to_none; or zeros, or manual: `param.grad = None` by hand
+    grad_mode: str = "grad"  # of inference: also no_grad, inference_mode, or caller for the one that a call finds
+    compile_mode: str = "none"  # or a mode of torch.compile; default where one of the next settings asks for compiling
+    compile_scope: str = "model"  # or regional: repeated blocks; pointwise: operations; with_loss (training): as one
+    few_shapes: bool = False  # batches are padded to few lengths, and the model is compiled for each
+    freezing: bool = False  # in inference: parameters become constants of the compiled code
+    combo_kernels: bool = False  # independent small kernels are generated as one
+    clip_norm: float | None = None  # in training: what the norm of all gradients is clipped to
+    cuda_graph: bool | str = False  # on CUDA: the step is captured; AROUND_LOSS (training) leaves its loss out
+    non_blocking: bool = False  # the host goes on while a batch is copied
+    accumulate: int = 1  # in training: the batches that make one update
+    create_on_device: bool = False  # what model and loss create without naming a device is created on this one
+    device_prefetch: bool = False  # the loader's next batch is copied while the present one is computed on
+    device_transform: Callable[[Any], Any] | None = None  # applied to the loader's batches on the device
+    memory_format: str = "none"  # the format that batches of the matching rank are converted to
+    input_dtype: str = "none"  # the type that the floating-point tensors of a batch are converted to
+    loss_item: str = "never"  # in training: or every_step (the host reads the loss), accumulated (on the device)
+    empty_cache: str = "never"  # in training on CUDA: or every_step, every_step_with_del (of the batch, before it)
+    strategy: str = "single"  # in training: or ddp, fully_shard
     gradient_as_bucket_view: bool = False
     bucket_cap_mb: int = 25
     find_unused_parameters: bool = False
-    no_sync: bool = False
+    no_sync: bool = False  # batches that make no update exchange no gradients
     reshard_after_forward: bool = True
     shard_unit: str = "blocks"
     length_bucketing: bool = False

@@ -44,20 +44,16 @@ class CaptureError(RefusedError):
 
 @dataclass(slots=True)
 class Recorded:
-    """A captured step: its graph, the batch that it reads, and the work that remains after a replay.
-
-    ``gradients`` are those that the graph writes; ``others`` the gradients of parameters of other optimizers, which are
-    accumulated; ``kept`` the parameters whose gradients existed before, to which the graph adds. ``updates``: the graph
-    also makes the update, with the learning rates in ``rates``.
-    """
+    """A captured step: its graph, the batch that it reads, and the work that remains after a replay."""
 
     graph: Any
     batch: Any
-    updates: bool
+    updates: bool  # the graph also makes the update, with these learning rates
     rates: list[TensorRates]
-    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # those that the graph writes
+    # Of parameters of other optimizers, whose gradients are accumulated.
     others: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    kept: list[torch.Tensor] = field(default_factory=list)
+    kept: list[torch.Tensor] = field(default_factory=list)  # whose gradients existed before: the graph adds to them
     # Of a step whose loss stays outside: the second graph, where it begins, and the loss's gradients there.
     backward: Any = None
     outputs: list[torch.Tensor] = field(default_factory=list)
