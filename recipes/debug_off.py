@@ -62,9 +62,6 @@ class DebugOff(Recipe):
         torch.autograd.set_detect_anomaly(value == "anomaly")
         if torch._C._autograd._profiler_enabled():
             torch._C._autograd._disable_profiler()
-        if value == "profiler":
-            self._running = torch.profiler.profile()
-            self._running.start()
-        elif value == "nvtx":
-            self._running = torch.autograd.profiler.emit_nvtx()
+        if aid := {"profiler": torch.profiler.profile, "nvtx": torch.autograd.profiler.emit_nvtx}.get(str(value)):
+            self._running = aid()
             self._running.__enter__()
