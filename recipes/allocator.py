@@ -1,21 +1,16 @@
 """Caching allocator
 
-What it does:
-Has PyTorch's CUDA caching allocator use segments that grow, through `PYTORCH_CUDA_ALLOC_CONF`.
+What it does: Has PyTorch's CUDA caching allocator use segments that grow, through `PYTORCH_CUDA_ALLOC_CONF`.
 
-Why it helps:
-A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and unusable. Segments
-that grow leave fewer gaps, so a larger batch fits.
+Why it helps: A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and
+unusable. Segments that grow leave fewer gaps, so a larger batch fits.
 
-When it does not:
-It saves memory, not time. Where shapes repeat, the default reserves little more than it needs. PyTorch reads the
-variable before the first allocation: set it in the environment of the script.
+When it does not: It saves memory, not time. Where shapes repeat, the default reserves little more than it needs.
+PyTorch reads the variable before the first allocation: set it in the environment of the script.
 
-Numerics:
-exact: the same kernels run on other addresses.
+Numerics: exact: the same kernels run on other addresses.
 
-References:
-PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
+References: PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
 
 from advisor.figures.formatting import format_bytes

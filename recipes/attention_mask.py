@@ -1,24 +1,21 @@
 """Empty attention masks dropped
 
-What it does:
-Leaves an attention mask out of each batch in which it masks nothing: an `attention_mask` of ones, a `padding_mask` of
-zeros, or one of zeros that is added to the scores. The loader's collate function looks at each batch. A batch whose
-mask says something keeps it, and is compiled or captured as another form of batch.
+What it does: Leaves an attention mask out of each batch in which it masks nothing: an `attention_mask` of ones, a
+`padding_mask` of zeros, or one of zeros that is added to the scores. The loader's collate function looks at each batch.
+A batch whose mask says something keeps it, and is compiled or captured as another form of batch.
 
-Why it helps:
-Flash attention takes no mask. Eager code may look at the mask's values and drop it, as Hugging Face's models do; a
-compiled or captured step cannot, and computes with a mask of all pairs of positions.
+Why it helps: Flash attention takes no mask. Eager code may look at the mask's values and drop it, as Hugging Face's
+models do; a compiled or captured step cannot, and computes with a mask of all pairs of positions.
 
-When it does not:
-Batches are padded, or the model makes a mask where it gets none. In a compiled or captured step those of transformers
-5.17 do; those of 5.24 only under torch.compile before PyTorch 2.14. Masks are found by their names, in batches that are
-dicts. A loss that reads the mask fails without it. If no DataLoader makes your batches, leave out the mask yourself.
+When it does not: Batches are padded, or the model makes a mask where it gets none. In a compiled or captured step those
+of transformers 5.17 do; those of 5.24 only under torch.compile before PyTorch 2.14. Masks are found by their names, in
+batches that are dicts. A loss that reads the mask fails without it. If no DataLoader makes your batches, leave out the
+mask yourself.
 
-Numerics:
-close: another kernel adds up in another order.
+Numerics: close: another kernel adds up in another order.
 
-References:
-PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention mask interface.
+References: PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention mask
+interface.
 """
 
 from typing import Any

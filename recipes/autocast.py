@@ -1,21 +1,17 @@
 """Automatic mixed precision
 
-What it does:
-Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in float32.
-Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
+What it does: Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in
+float32. Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
 
-Why it helps:
-Half-precision tensor cores do several times the arithmetic of float32, and activations take half the bytes.
+Why it helps: Half-precision tensor cores do several times the arithmetic of float32, and activations take half the
+bytes.
 
-When it does not:
-Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast units for the type,
-and CPUs without AVX-512 BF16 or AMX, gain nothing.
+When it does not: Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast
+units for the type, and CPUs without AVX-512 BF16 or AMX, gain nothing.
 
-Numerics:
-close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
+Numerics: close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
 
-References:
-PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Train With Mixed Precision.
+References: PyTorch documentation, torch.amp. PyTorch Performance Tuning Guide. NVIDIA, Train With Mixed Precision.
 """
 
 from advisor.recipe import Bottleneck, Facts, Mode, Proposal, Recipe, Skip, Value, is_host_bound, lacks_units

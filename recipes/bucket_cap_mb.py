@@ -1,20 +1,15 @@
 """Size of the gradient buckets
 
-What it does:
-Sets how many MiB of gradients DistributedDataParallel collects before it sends them: 25 by default.
+What it does: Sets how many MiB of gradients DistributedDataParallel collects before it sends them: 25 by default.
 
-Why it helps:
-Fewer, larger messages use more of the link's bandwidth and take fewer launches.
+Why it helps: Fewer, larger messages use more of the link's bandwidth and take fewer launches.
 
-When it does not:
-The last bucket is sent after the backward pass: the larger it is, the longer the step waits for it. A model with less
-than 25 MiB of gradients has one bucket anyway.
+When it does not: The last bucket is sent after the backward pass: the larger it is, the longer the step waits for it. A
+model with less than 25 MiB of gradients has one bucket anyway.
 
-Numerics:
-exact, up to the order of sums.
+Numerics: exact, up to the order of sums.
 
-References:
-PyTorch documentation, DistributedDataParallel. Li et al., PyTorch Distributed, VLDB 2020, section 5.4.
+References: PyTorch documentation, DistributedDataParallel. Li et al., PyTorch Distributed, VLDB 2020, section 5.4.
 """
 
 from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip

@@ -1,22 +1,18 @@
 """Channels-last memory format
 
-What it does:
-Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes) instead of
-NCHW. Shapes and indexing stay the same; only the strides change.
+What it does: Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes)
+instead of NCHW. Shapes and indexing stay the same; only the strides change.
 
-Why it helps:
-Tensor cores and vector units read channels side by side, so no convolution has to transpose its input. The pointwise
-layers between convolutions keep the format.
+Why it helps: Tensor cores and vector units read channels side by side, so no convolution has to transpose its input.
+The pointwise layers between convolutions keep the format.
 
-When it does not:
-Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts back and forth,
-which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half precision too.
+When it does not: Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts
+back and forth, which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half
+precision too.
 
-Numerics:
-close: the library picks other kernels, which sum in another order.
+Numerics: close: the library picks other kernels, which sum in another order.
 
-References:
-PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide.
+References: PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide.
 """
 
 from dataclasses import replace

@@ -1,27 +1,22 @@
 """Chunked loss of a large vocabulary
 
-What it does:
-The last layer, a linear one with 16,384 outputs or more, leaves its scores to the loss. `cross_entropy` computes them
-for an eighth of the rows at a time, with their gradients, so the scores of a batch are never all in memory. Hugging
-Face's language models do so inside; else give the loss what the model returns: as it is, sliced, by
+What it does: The last layer, a linear one with 16,384 outputs or more, leaves its scores to the loss. `cross_entropy`
+computes them for an eighth of the rows at a time, with their gradients, so the scores of a batch are never all in
+memory. Hugging Face's language models do so inside; else give the loss what the model returns: as it is, sliced, by
 `view(-1, vocabulary)` or `transpose(1, 2)`.
 
-Why it helps:
-2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients: often most of a
-step's memory. What is saved allows a larger batch.
+Why it helps: 2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients:
+often most of a step's memory. What is saved allows a larger batch.
 
-When it does not:
-If anything else is done with the scores (scaling, label smoothing, weights of classes, a metric), all of them are
-computed at once, as usual. In training the output is an object that becomes a tensor with `output.whole()`; code
-that asks for a tensor by its class fails. The layer's gradient needs one more copy of its weight in float32.
-It is meant for memory, not for speed.
+When it does not: If anything else is done with the scores (scaling, label smoothing, weights of classes, a metric), all
+of them are computed at once, as usual. In training the output is an object that becomes a tensor with `output.whole()`;
+code that asks for a tensor by its class fails. The layer's gradient needs one more copy of its weight in float32. It is
+meant for memory, not for speed.
 
-Numerics:
-close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
+Numerics: close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
 
-References:
-Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy, which is not
-in all versions, and slower under autocast on a CPU.
+References: Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy,
+which is not in all versions, and slower under autocast on a CPU.
 """
 
 from advisor.errors import RefusedError

@@ -1,23 +1,18 @@
 """Combined small kernels
 
-What it does:
-Has the compiler generate independent pointwise operations and reductions of a graph as one kernel (`combo_kernels`),
-where it otherwise generates one for each.
+What it does: Has the compiler generate independent pointwise operations and reductions of a graph as one kernel
+(`combo_kernels`), where it otherwise generates one for each.
 
-Why it helps:
-Parallel branches, many small outputs and the reductions of a backward pass each launch a kernel that fills a part of
-the GPU. As one kernel they fill more of it, and cost one launch.
+Why it helps: Parallel branches, many small outputs and the reductions of a backward pass each launch a kernel that
+fills a part of the GPU. As one kernel they fill more of it, and cost one launch.
 
-When it does not:
-A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one combined with a
-small one can get slower. The option is young (before PyTorch 2.9 few kinds of operations were combined), and compiling
-takes somewhat longer.
+When it does not: A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one
+combined with a small one can get slower. The option is young (before PyTorch 2.9 few kinds of operations were
+combined), and compiling takes somewhat longer.
 
-Numerics:
-close: as for torch.compile, reductions may sum in another order.
+Numerics: close: as for torch.compile, reductions may sum in another order.
 
-References:
-PyTorch source, torch/_inductor/config.py (`combo_kernels`).
+References: PyTorch source, torch/_inductor/config.py (`combo_kernels`).
 """
 
 from advisor.recipe import CUDA, Bottleneck, Recipe

@@ -1,26 +1,23 @@
 """torch.compile
 
-What it does:
-Traces the model and generates fused kernels: Triton on a GPU, C++ on a CPU. `reduce-overhead` also replays them from
-CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product. The model is compiled in place
-(`model.compile()`): it stays the same object, and its state dict keeps its names.
+What it does: Traces the model and generates fused kernels: Triton on a GPU, C++ on a CPU. `reduce-overhead` also
+replays them from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product. The model is
+compiled in place (`model.compile()`): it stays the same object, and its state dict keeps its names.
 
-Why it helps:
-Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and Python and the
-dispatcher leave the inner loop.
+Why it helps: Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and
+Python and the dispatcher leave the inner loop.
 
-When it does not:
-The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks (printing, `.item()`) leave
-little to fuse, and a step of large matrix products has few kernels to merge. Compiled code does not see hooks that are
-added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and
-what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
-`torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results that it keeps.
+When it does not: The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks
+(printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. Compiled code
+does not see hooks that are added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its
+gradients have no gradients, and what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and
+`max-autotune`, your own loop calls `torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results
+that it keeps.
 
-Numerics:
-close: fused kernels sum in another order, and dropout draws from another stream.
+Numerics: close: fused kernels sum in another order, and dropout draws from another stream.
 
-References:
-PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse operations.
+References: PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse
+operations.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound

@@ -1,21 +1,17 @@
 """cuDNN autotuning
 
-What it does:
-cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark = True`).
+What it does: cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark =
+True`).
 
-Why it helps:
-Without it cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
+Why it helps: Without it cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
 
-When it does not:
-The heuristics are good for common shapes, so the gain is often nothing. The search costs seconds at the start and at
-each new shape: variable image sizes or a smaller last batch pay again. Algorithms with a large workspace are tried too,
-so the peak of reserved memory can rise.
+When it does not: The heuristics are good for common shapes, so the gain is often nothing. The search costs seconds at
+the start and at each new shape: variable image sizes or a smaller last batch pay again. Algorithms with a large
+workspace are tried too, so the peak of reserved memory can rise.
 
-Numerics:
-close: another algorithm sums in another order, and the choice can differ from run to run.
+Numerics: close: another algorithm sums in another order, and the choice can differ from run to run.
 
-References:
-PyTorch Performance Tuning Guide, Enable cuDNN auto-tuner. NVIDIA ECCV 2020 tuning guide.
+References: PyTorch Performance Tuning Guide, Enable cuDNN auto-tuner. NVIDIA ECCV 2020 tuning guide.
 """
 
 from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Stage, unless_computed

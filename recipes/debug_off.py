@@ -1,22 +1,17 @@
 """Debugging aids left on
 
-What it does:
-Measures what a debugging aid costs that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
+What it does: Measures what a debugging aid costs that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
 (`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches off
 whichever is on.
 
-Why it helps:
-Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes the host
-wait. The profiler records every operator, and its memory grows. NVTX ranges are made though nobody reads them.
+Why it helps: Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes
+the host wait. The profiler records every operator, and its memory grows. NVTX ranges are made though nobody reads them.
 
-When it does not:
-Where none of them is on, there is nothing to gain: the row then shows what forgetting one costs.
+When it does not: Where none of them is on, there is nothing to gain: the row then shows what forgetting one costs.
 
-Numerics:
-exact: they watch the computation and do not change it.
+Numerics: exact: they watch the computation and do not change it.
 
-References:
-PyTorch Performance Tuning Guide, Disable debugging APIs. NVIDIA ECCV 2020 tuning guide.
+References: PyTorch Performance Tuning Guide, Disable debugging APIs. NVIDIA ECCV 2020 tuning guide.
 """
 
 from typing import Any

@@ -1,22 +1,17 @@
 """Deterministic algorithms off
 
-What it does:
-Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` where the program has them
-on. `CUBLAS_WORKSPACE_CONFIG` stays: CUDA reads it once, at its start.
+What it does: Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` where the
+program has them on. `CUBLAS_WORKSPACE_CONFIG` stays: CUDA reads it once, at its start.
 
-Why it helps:
-Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels; scatter and index operations, interpolation
-and the backward passes of convolutions pay the most. New tensors are also filled before they are used.
+Why it helps: Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels; scatter and index operations,
+interpolation and the backward passes of convolutions pay the most. New tensors are also filled before they are used.
 
-When it does not:
-Models of matrix products and pointwise operations use deterministic kernels anyway. Keep determinism on while you look
-for a difference between two runs.
+When it does not: Models of matrix products and pointwise operations use deterministic kernels anyway. Keep determinism
+on while you look for a difference between two runs.
 
-Numerics:
-close: sums are added up in another order, which can differ from run to run.
+Numerics: close: sums are added up in another order, which can differ from run to run.
 
-References:
-PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
+References: PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
 
 from advisor.recipe import Bottleneck, Facts, Proposal, Recipe, Skip, Stage

@@ -1,22 +1,18 @@
 """Gradients off for validation
 
-What it does:
-Runs a validation step (the forward pass and the loss in evaluation mode) in three ways: under `model.eval()` alone,
-with `torch.no_grad()`, and with `torch.inference_mode()`; and compares time and peak memory.
+What it does: Runs a validation step (the forward pass and the loss in evaluation mode) in three ways: under
+`model.eval()` alone, with `torch.no_grad()`, and with `torch.inference_mode()`; and compares time and peak memory.
 
-Why it helps:
-`model.eval()` switches dropout and batch norm only: autograd keeps every activation for a backward pass that never
-comes. Without recording, validation fits larger batches and often runs faster.
+Why it helps: `model.eval()` switches dropout and batch norm only: autograd keeps every activation for a backward pass
+that never comes. Without recording, validation fits larger batches and often runs faster.
 
-When it does not:
-The training step is not touched: the three ways are timed in the baseline's profile, in a table of their own, and are
-not ranked with the candidates. For inference the recipe inference_mode measures it.
+When it does not: The training step is not touched: the three ways are timed in the baseline's profile, in a table of
+their own, and are not ranked with the candidates. For inference the recipe inference_mode measures it.
 
-Numerics:
-exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
+Numerics: exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
 
-References:
-PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance Tuning Guide.
+References: PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance
+Tuning Guide.
 """
 
 from dataclasses import replace

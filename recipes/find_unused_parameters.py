@@ -1,19 +1,16 @@
 """Looking for unused parameters
 
-What it does:
-With `true`, DistributedDataParallel walks through the graph of every step to find parameters that get no gradient.
+What it does: With `true`, DistributedDataParallel walks through the graph of every step to find parameters that get no
+gradient.
 
-Why it helps:
-Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
+Why it helps: Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
 
-When it does not:
-A model with parameters that get no gradient in some step needs it: without it the next step fails and names them.
+When it does not: A model with parameters that get no gradient in some step needs it: without it the next step fails and
+names them.
 
-Numerics:
-exact: the same gradients reach the optimizer.
+Numerics: exact: the same gradients reach the optimizer.
 
-References:
-PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+References: PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip

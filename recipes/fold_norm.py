@@ -1,24 +1,20 @@
 """Batch norms folded
 
-What it does:
-Multiplies each batch norm of inference into the weights of the convolution or linear layer before it
+What it does: Multiplies each batch norm of inference into the weights of the convolution or linear layer before it
 (`torch.nn.utils.fusion`), and puts an Identity in its place. torch.fx finds the pairs, in the whole model or in each
 part that it can follow: the layer's result must go to the norm only. The model keeps its class.
 
-Why it helps:
-In evaluation a batch norm is a fixed scale and shift for each channel. Each fold saves a pass over the activations, and
-on CUDA a kernel launch where the layer has a bias already.
+Why it helps: In evaluation a batch norm is a fixed scale and shift for each channel. Each fold saves a pass over the
+activations, and on CUDA a kernel launch where the layer has a bias already.
 
-When it does not:
-On CUDA PyTorch adds a convolution's bias in its own kernel: it takes the place of the norm's where the convolution had
-none. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and grouped transposed
-convolutions stay. Fold a copy of the model when you go on training.
+When it does not: On CUDA PyTorch adds a convolution's bias in its own kernel: it takes the place of the norm's where
+the convolution had none. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and
+grouped transposed convolutions stay. Fold a copy of the model when you go on training.
 
-Numerics:
-close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
+Numerics: close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 
-References:
-PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
+References: PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with
+torch.fx.
 """
 
 from advisor.recipe import INFERENCE, Bottleneck, Facts, Proposal, Recipe, Skip

@@ -1,23 +1,19 @@
 """Next batch copied ahead
 
-What it does:
-Wraps the DataLoader so that it gives out batches that are on the GPU already: while a step computes, the next batch is
-copied on another CUDA stream. The loop stays as it is.
+What it does: Wraps the DataLoader so that it gives out batches that are on the GPU already: while a step computes, the
+next batch is copied on another CUDA stream. The loop stays as it is.
 
-Why it helps:
-A copy in the step's own stream waits for the step before it, and the step waits for the copy. GPUs copy while they
-compute: on a second stream the copy costs next to nothing.
+Why it helps: A copy in the step's own stream waits for the step before it, and the step waits for the copy. GPUs copy
+while they compute: on a second stream the copy costs next to nothing.
 
-When it does not:
-The most to gain is the time of the copies, shown as host-to-device in the profile. Copies overlap fully only from
-pinned memory: try it with pin_memory. One more batch lies in GPU memory. A step that waits for its data needs workers
-instead. Lightning Fabric's `setup_dataloaders` takes a DataLoader only.
+When it does not: The most to gain is the time of the copies, shown as host-to-device in the profile. Copies overlap
+fully only from pinned memory: try it with pin_memory. One more batch lies in GPU memory. A step that waits for its data
+needs workers instead. Lightning Fabric's `setup_dataloaders` takes a DataLoader only.
 
-Numerics:
-exact: the same bytes arrive, in the same order.
+Numerics: exact: the same bytes arrive, in the same order.
 
-References:
-PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
+References: PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and
+pin_memory().
 """
 
 from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip

@@ -1,23 +1,19 @@
 """Transforms on the GPU
 
-What it does:
-Takes the last transforms out of a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and runs them on
-whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
+What it does: Takes the last transforms out of a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
+runs them on whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
 
-Why it helps:
-Workers do less. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned memory and in the copy.
-The GPU converts and normalises a batch in one pass over its memory.
+Why it helps: Workers do less. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned memory and
+in the copy. The GPU converts and normalises a batch in one pass over its memory.
 
-When it does not:
-Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a whole batch they
-would change every sample alike. A step that does not wait for its data gains nothing. Transforms in the dataset's own
-code, not in an attribute `transform`, cannot be moved; do not move one that also runs on a second image of a sample.
+When it does not: Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a
+whole batch they would change every sample alike. A step that does not wait for its data gains nothing. Transforms in
+the dataset's own code, not in an attribute `transform`, cannot be moved; do not move one that also runs on a second
+image of a sample.
 
-Numerics:
-close: the same formulas, rounded by another device.
+Numerics: close: the same formulas, rounded by another device.
 
-References:
-torchvision documentation, Transforming images, videos, boxes and more, Performance considerations.
+References: torchvision documentation, Transforming images, videos, boxes and more, Performance considerations.
 """
 
 from dataclasses import replace

@@ -1,20 +1,16 @@
 """Gradients as views of the buckets
 
-What it does:
-Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, instead of a copy of it.
+What it does: Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, instead of a copy
+of it.
 
-Why it helps:
-It saves one copy of all gradients per step, and as much memory as the gradients take.
+Why it helps: It saves one copy of all gradients per step, and as much memory as the gradients take.
 
-When it does not:
-The copy is a small share of a step that computes much. A gradient may not be detached in place; clear the gradients
-through `optimizer.zero_grad()`.
+When it does not: The copy is a small share of a step that computes much. A gradient may not be detached in place; clear
+the gradients through `optimizer.zero_grad()`.
 
-Numerics:
-exact: the same gradients reach the optimizer.
+Numerics: exact: the same gradients reach the optimizer.
 
-References:
-PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+References: PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 """
 
 from advisor.recipe import ParallelRecipe

@@ -1,21 +1,17 @@
 """Host memory allocator
 
-What it does:
-Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process on the host.
+What it does: Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process on
+the host.
 
-Why it helps:
-A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the system and
-asks for them again, and the kernel clears the pages each time; these allocators keep them.
+Why it helps: A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the
+system and asks for them again, and the kernel clears the pages each time; these allocators keep them.
 
-When it does not:
-A step of few large operators, or one whose time is arithmetic, hardly notices. The process keeps more memory. The
-library must be loaded before Python starts: put it into the command that starts the script.
+When it does not: A step of few large operators, or one whose time is arithmetic, hardly notices. The process keeps more
+memory. The library must be loaded before Python starts: put it into the command that starts the script.
 
-Numerics:
-exact: the same arithmetic at other addresses.
+Numerics: exact: the same arithmetic at other addresses.
 
-References:
-PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftools documentation.
+References: PyTorch Performance Tuning Guide, Switch memory allocator. jemalloc and gperftools documentation.
 """
 
 import os

@@ -1,21 +1,17 @@
 """Integer weights
 
-What it does:
-Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with torchao.
+What it does: Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with
+torchao.
 
-Why it helps:
-Where few rows meet large layers, as in generating text, reading the weights is most of the work: half or a quarter of
-the bytes takes that much less time.
+Why it helps: Where few rows meet large layers, as in generating text, reading the weights is most of the work: half or
+a quarter of the bytes takes that much less time.
 
-When it does not:
-Without torch.compile an operation of its own expands the weights before each product, which costs more than it saves.
-With many rows per layer it slows the products down. Convolutions and embeddings stay as they are.
+When it does not: Without torch.compile an operation of its own expands the weights before each product, which costs
+more than it saves. With many rows per layer it slows the products down. Convolutions and embeddings stay as they are.
 
-Numerics:
-changed: weights are rounded to 256 levels. Measure the accuracy of your task before you serve it.
+Numerics: changed: weights are rounded to 256 levels. Measure the accuracy of your task before you serve it.
 
-References:
-torchao documentation, torchao.quantization. Dettmers et al., LLM.int8(), NeurIPS 2022.
+References: torchao documentation, torchao.quantization. Dettmers et al., LLM.int8(), NeurIPS 2022.
 """
 
 from advisor.recipe import INFERENCE, Recipe, Stage, is_compiled, without_package

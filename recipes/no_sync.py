@@ -1,20 +1,16 @@
 """No exchange between updates
 
-What it does:
-With gradients of several batches in one update, the ranks exchange their gradients with the last batch only.
+What it does: With gradients of several batches in one update, the ranks exchange their gradients with the last batch
+only.
 
-Why it helps:
-Each exchange left out saves a whole all-reduce: with four batches an update, three of four.
+Why it helps: Each exchange left out saves a whole all-reduce: with four batches an update, three of four.
 
-When it does not:
-Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard the gradients stay
-whole between the batches, which takes the memory that sharding saves.
+When it does not: Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard
+the gradients stay whole between the batches, which takes the memory that sharding saves.
 
-Numerics:
-exact, up to the order of sums.
+Numerics: exact, up to the order of sums.
 
-References:
-PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
+References: PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
 """
 
 from advisor.recipe import Facts, ParallelRecipe, Proposal, Skip

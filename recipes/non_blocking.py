@@ -1,21 +1,17 @@
 """Copies that do not block the host
 
-What it does:
-Copies batches to the GPU with `non_blocking=True`, for a loader that pins its memory already.
+What it does: Copies batches to the GPU with `non_blocking=True`, for a loader that pins its memory already.
 
-Why it helps:
-The host goes on launching kernels and fetching the next batch during the copy. A blocking copy makes it wait for the
-copy and for every kernel launched before it.
+Why it helps: The host goes on launching kernels and fetching the next batch during the copy. A blocking copy makes it
+wait for the copy and for every kernel launched before it.
 
-When it does not:
-From memory that is not pinned, the copy blocks anyway: pin_memory sets both together. A step that is bound by the GPU
-gains little, as the host has time to wait.
+When it does not: From memory that is not pinned, the copy blocks anyway: pin_memory sets both together. A step that is
+bound by the GPU gains little, as the host has time to wait.
 
-Numerics:
-exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
+Numerics: exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
 
-References:
-PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and pin_memory().
+References: PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and
+pin_memory().
 """
 
 from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value

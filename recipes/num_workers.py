@@ -1,24 +1,20 @@
 """DataLoader workers
 
-What it does:
-Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew in each epoch.
-With 0, the training process does that work itself, between the steps.
+What it does: Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew
+in each epoch. With 0, the training process does that work itself, between the steps.
 
-Why it helps:
-Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for input.
+Why it helps: Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for
+input.
 
-When it does not:
-The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU for cores, take
-seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors can become
-slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they change. An
-iterable dataset gets one worker at most, unless you gave it two or more. Open files in the workers.
+When it does not: The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU
+for cores, take seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors
+can become slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they
+change. An iterable dataset gets one worker at most, unless you gave it two or more. Open files in the workers.
 
-Numerics:
-exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as PyTorch
-documents. Several workers reorder an iterable dataset, and each forms a last batch of its own.
+Numerics: exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as
+PyTorch documents. Several workers reorder an iterable dataset, and each forms a last batch of its own.
 
-References:
-PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
+References: PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
 """
 
 import math

@@ -1,23 +1,20 @@
 """Smaller optimizer state
 
-What it does:
-Replaces Adam or AdamW by an optimizer with less state: `adafactor` keeps sums over the rows and columns of the second
-moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
+What it does: Replaces Adam or AdamW by an optimizer with less state: `adafactor` keeps sums over the rows and columns
+of the second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
 
-Why it helps:
-Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at all; and the
-update reads and writes fewer bytes.
+Why it helps: Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at
+all; and the update reads and writes fewer bytes.
 
-When it does not:
-Activations take most of the memory of convolutional networks and small models. Adafactor scales its steps by the size
-of the parameters: find the learning rate again. It has no betas for a scheduler to cycle. The new state begins at
-nothing: change the optimizer before training starts, without a checkpoint of the old one.
+When it does not: Activations take most of the memory of convolutional networks and small models. Adafactor scales its
+steps by the size of the parameters: find the learning rate again. It has no betas for a scheduler to cycle. The new
+state begins at nothing: change the optimizer before training starts, without a checkpoint of the old one.
 
-Numerics:
-changed: another rule for the update; 8-bit AdamW is meant to train to the same result, Adafactor to a similar one.
+Numerics: changed: another rule for the update; 8-bit AdamW is meant to train to the same result, Adafactor to a similar
+one.
 
-References:
-Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. torchao documentation, Low-bit optimizers.
+References: Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. torchao documentation, Low-bit
+optimizers.
 """
 
 from importlib.util import find_spec

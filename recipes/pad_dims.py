@@ -1,24 +1,21 @@
 """Outputs padded
 
-What it does:
-Has each linear layer whose number of outputs is off the multiple (8, or 64) compute outputs up to the next, and return
-a view of the usual ones: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees 50,257. Layers that
-would grow by more than an eighth stay.
+What it does: Has each linear layer whose number of outputs is off the multiple (8, or 64) compute outputs up to the
+next, and return a view of the usual ones: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees
+50,257. Layers that would grow by more than an eighth stay.
 
-Why it helps:
-Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to slower
-kernels, or copies first. It matters in half precision and TF32.
+Why it helps: Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to
+slower kernels, or copies first. It matters in half precision and TF32.
 
-When it does not:
-In float32 without TF32 no tensor core is used. Each call copies the weight, with rows of zeros added, which a large
-batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a small layer
-that can cost more than it gains.
+When it does not: In float32 without TF32 no tensor core is used. Each call copies the weight, with rows of zeros added,
+which a large batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a
+small layer that can cost more than it gains.
 
-Numerics:
-close: the rows of zeros are no part of the parameters, the optimizer or the state dict; other kernels round elsewhere.
+Numerics: close: the rows of zeros are no part of the parameters, the optimizer or the state dict; other kernels round
+elsewhere.
 
-References:
-NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide.
+References: NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance
+Tuning Guide.
 """
 
 from advisor.recipe import CUDA, Recipe, WholeNumbers, lacks_units, runs_in_half

@@ -1,23 +1,19 @@
 """Several GPUs
 
-What it does:
-Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the backward pass;
-`fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global batch stays.
+What it does: Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the
+backward pass; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global
+batch stays.
 
-Why it helps:
-Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication. `fully_shard` makes
-room where the model, its gradients and the optimizer state do not fit into one GPU.
+Why it helps: Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication.
+`fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.
 
-When it does not:
-A small step is over before its gradients have arrived, and a small batch leaves each GPU too little to do.
-`fully_shard` sends more than `ddp`, and gains nothing where everything fits easily. `torch.nn.DataParallel` is not
-tried: it was slower than one GPU with every model.
+When it does not: A small step is over before its gradients have arrived, and a small batch leaves each GPU too little
+to do. `fully_shard` sends more than `ddp`, and gains nothing where everything fits easily. `torch.nn.DataParallel` is
+not tried: it was slower than one GPU with every model.
 
-Numerics:
-exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
+Numerics: exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
 
-References:
-PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
+References: PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al., PyTorch Distributed, VLDB 2020.
 """
 
 from advisor.recipe import TRAINING, Recipe, why_not_sharded

@@ -1,23 +1,19 @@
 """Workers that live on between epochs
 
-What it does:
-Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of starting new ones.
+What it does: Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of starting
+new ones.
 
-Why it helps:
-Starting workers takes tens of milliseconds each, more where they import packages or open files. The queue of batches is
-then empty: the first steps of every epoch wait. Short epochs pay that often.
+Why it helps: Starting workers takes tens of milliseconds each, more where they import packages or open files. The queue
+of batches is then empty: the first steps of every epoch wait. Short epochs pay that often.
 
-When it does not:
-Only the ends of epochs gain, so in epochs of minutes it cannot be measured. Workers, and what their datasets have
-cached, stay in memory. They do not see what the loop changes in the dataset between two epochs: a curriculum, a new
-image size, another subset, `set_epoch`.
+When it does not: Only the ends of epochs gain, so in epochs of minutes it cannot be measured. Workers, and what their
+datasets have cached, stay in memory. They do not see what the loop changes in the dataset between two epochs: a
+curriculum, a new image size, another subset, `set_epoch`.
 
-Numerics:
-exact: the same batches. Augmentation in the workers goes on with its random numbers, and the loader draws one number
-less in each epoch, so later samples and orders differ as between two seeds.
+Numerics: exact: the same batches. Augmentation in the workers goes on with its random numbers, and the loader draws one
+number less in each epoch, so later samples and orders differ as between two seeds.
 
-References:
-PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning Guide.
+References: PyTorch documentation, torch.utils.data.DataLoader. PyTorch Performance Tuning Guide.
 """
 
 from advisor.figures.formatting import format_seconds

@@ -1,21 +1,17 @@
 """Pinned host memory
 
-What it does:
-Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with `non_blocking=True`.
+What it does: Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with
+`non_blocking=True`.
 
-Why it helps:
-The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels. A batch in ordinary
-memory is first copied into a page-locked buffer, and the host waits.
+Why it helps: The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels. A batch
+in ordinary memory is first copied into a page-locked buffer, and the host waits.
 
-When it does not:
-Small batches copy in microseconds either way. A thread copies every batch once more to pin it, and page-locked memory
-cannot be swapped out. A batch of a class of your own is pinned only if it has a method `pin_memory`.
+When it does not: Small batches copy in microseconds either way. A thread copies every batch once more to pin it, and
+page-locked memory cannot be swapped out. A batch of a class of your own is pinned only if it has a method `pin_memory`.
 
-Numerics:
-exact: the same bytes arrive.
+Numerics: exact: the same bytes arrive.
 
-References:
-PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
+References: PyTorch documentation, torch.utils.data, Memory pinning. PyTorch tutorial, non_blocking and pin_memory().
 """
 
 from advisor.recipe import CUDA, Bottleneck, LoaderRecipe, Phase, Value

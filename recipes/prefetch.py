@@ -1,20 +1,15 @@
 """Batches prepared ahead by each worker
 
-What it does:
-Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
+What it does: Sets how many batches each DataLoader worker prepares ahead (`prefetch_factor`). PyTorch's default is 2.
 
-Why it helps:
-Where some batches take much longer to prepare than others, a longer queue bridges the slow ones.
+Why it helps: Where some batches take much longer to prepare than others, a longer queue bridges the slow ones.
 
-When it does not:
-Workers that are too slow on average stay too slow: more workers help. Each batch in the queue takes host memory, pinned
-memory too when the loader pins. Without workers there is no queue.
+When it does not: Workers that are too slow on average stay too slow: more workers help. Each batch in the queue takes
+host memory, pinned memory too when the loader pins. Without workers there is no queue.
 
-Numerics:
-exact: the same batches in the same order.
+Numerics: exact: the same batches in the same order.
 
-References:
-PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
+References: PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide.
 """
 
 from advisor.recipe import Facts, LoaderFacts, LoaderRecipe, Proposal, WholeNumbers

@@ -1,20 +1,17 @@
 """Freeing gathered parameters after the forward pass
 
-What it does:
-With `true`, fully_shard frees a block's gathered parameters after its forward pass and gathers them again for the
-backward. With `false` they stay, and only gradients and optimizer state are divided.
+What it does: With `true`, fully_shard frees a block's gathered parameters after its forward pass and gathers them again
+for the backward. With `false` they stay, and only gradients and optimizer state are divided.
 
-Why it helps:
-One gathering less per step: a third less to send.
+Why it helps: One gathering less per step: a third less to send.
 
-When it does not:
-The whole parameters stay in memory from the forward to the backward pass: keep `true` where they do not fit.
+When it does not: The whole parameters stay in memory from the forward to the backward pass: keep `true` where they do
+not fit.
 
-Numerics:
-exact: the same gradients reach the optimizer.
+Numerics: exact: the same gradients reach the optimizer.
 
-References:
-PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and 3.
+References: PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and
+3.
 """
 
 from advisor.recipe import ParallelRecipe

@@ -1,20 +1,15 @@
 """Parts of the model that are sharded by themselves
 
-What it does:
-With `blocks`, fully_shard gathers the parameters of one repeated block of the model at a time. With `model` it gathers
-all parameters at once, before the forward pass.
+What it does: With `blocks`, fully_shard gathers the parameters of one repeated block of the model at a time. With
+`model` it gathers all parameters at once, before the forward pass.
 
-Why it helps:
-`model` sends one large message in place of many small ones, whose latency counts where blocks are small.
+Why it helps: `model` sends one large message in place of many small ones, whose latency counts where blocks are small.
 
-When it does not:
-All parameters are whole in memory at once, and nothing is computed while they are gathered.
+When it does not: All parameters are whole in memory at once, and nothing is computed while they are gathered.
 
-Numerics:
-exact: the same gradients reach the optimizer.
+Numerics: exact: the same gradients reach the optimizer.
 
-References:
-PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
+References: PyTorch documentation, torch.distributed.fsdp.fully_shard: communication groups.
 """
 
 from advisor.recipe import ParallelRecipe

@@ -1,28 +1,25 @@
 """Whole step in a CUDA graph
 
-What it does:
-Records the kernels of a whole step once (forward, backward and optimizer when training) and replays them with a single
-launch. Each batch is copied into the tensors that the recording reads; each form of batch has its own recording.
+What it does: Records the kernels of a whole step once (forward, backward and optimizer when training) and replays them
+with a single launch. Each batch is copied into the tensors that the recording reads; each form of batch has its own
+recording.
 
-Why it helps:
-A step of many small kernels is bound by the host that launches them; a replay costs one launch, whatever their number.
+Why it helps: A step of many small kernels is bound by the host that launches them; a replay costs one launch, whatever
+their number.
 
-When it does not:
-Long kernels hide their launches and gain nothing, and the graph keeps its own memory. The step must not make the host
-wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's; PyTorch's error names
-the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at training modes, frozen
-parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the loss or the step names,
-and in the attributes of what is found there. A change there records anew: keep a number that changes often in a tensor.
-After changing anything else call `step.recapture()`. Under float16 the update stays outside the recording, as with
-optimizers that count on the host. Where only the loss makes the host wait, `around_loss` records the model's two passes
-and runs the loss between them.
+When it does not: Long kernels hide their launches and gain nothing, and the graph keeps its own memory. The step must
+not make the host wait: no `.item()`, no branching on a tensor's value, no random numbers of Python's or NumPy's;
+PyTorch's error names the line. Learning rates go into tensors, so schedules work. Before each replay the step looks at
+training modes, frozen parameters, hooks, and numbers, strings and flags near it: in the closures and globals that the
+loss or the step names, and in the attributes of what is found there. A change there records anew: keep a number that
+changes often in a tensor. After changing anything else call `step.recapture()`. Under float16 the update stays outside
+the recording, as with optimizers that count on the host. Where only the loss makes the host wait, `around_loss` records
+the model's two passes and runs the loss between them.
 
-Numerics:
-exact in inference. close in training: exact with SGD, but Adam and AdamW keep their step count and learning rate on the
-device, where the bias corrections are rounded in float32.
+Numerics: exact in inference. close in training: exact with SGD, but Adam and AdamW keep their step count and learning
+rate on the device, where the bias corrections are rounded in float32.
 
-References:
-PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating PyTorch with CUDA Graphs.
+References: PyTorch documentation, CUDA semantics, CUDA Graphs. PyTorch blog, Accelerating PyTorch with CUDA Graphs.
 """
 
 from advisor.recipe import CUDA, Bottleneck, Facts, Proposal, Recipe, Skip, Value

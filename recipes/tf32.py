@@ -1,25 +1,20 @@
 """Precision of float32 products
 
-What it does:
-Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
+What it does: Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
 (`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
 switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
 
-Why it helps:
-Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor the loop has
-to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
+Why it helps: Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor
+the loop has to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
 
-When it does not:
-Nothing changes under autocast, with half-precision weights, or where the step waits for input or launches. A
-convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so far. A CPU
-without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
+When it does not: Nothing changes under autocast, with half-precision weights, or where the step waits for input or
+launches. A convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so
+far. A CPU without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
 
-Numerics:
-close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
+Numerics: close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
 
-References:
-PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging
-Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
+References: PyTorch documentation, CUDA semantics, TensorFloat-32. PyTorch Performance Tuning Guide, Enable Tensor
+Cores. Hugging Face, Efficient training on a single GPU, TF32. PyTorch pull request 116015 (products on a CPU).
 """
 
 from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units, runs_in_half, unless_computed

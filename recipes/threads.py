@@ -1,21 +1,18 @@
 """CPU threads
 
-What it does:
-Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's: one for each physical core.
+What it does: Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's: one for each physical
+core.
 
-Why it helps:
-Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other on small
-operations. In a container PyTorch can have counted cores that it does not get.
+Why it helps: Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other
+on small operations. In a container PyTorch can have counted cores that it does not get.
 
-When it does not:
-Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their vector
-units, so more threads than physical cores seldom help. Fewer gain less once other programs have ended.
+When it does not: Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads
+share their vector units, so more threads than physical cores seldom help. Fewer gain less once other programs have
+ended.
 
-Numerics:
-close: a sum that is divided among other threads is added up in another order.
+Numerics: close: a sum that is divided among other threads is added up in another order.
 
-References:
-PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
+References: PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
 """
 
 from advisor.recipe import CPU, Bottleneck, Facts, Proposal, Recipe, Skip, Stage, Value, WholeNumbers

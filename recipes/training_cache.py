@@ -1,23 +1,19 @@
 """No cache of keys and values in training
 
-What it does:
-Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the keys and
-values of all layers for the next call, which training never reads. `generate` has its own setting and keeps them.
+What it does: Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the
+keys and values of all layers for the next call, which training never reads. `generate` has its own setting and keeps
+them.
 
-Why it helps:
-Nothing is stored that nobody reads. It matters most for a compiler: the cache is longer by one entry at each layer, so
-layers that are otherwise alike are compiled one by one.
+Why it helps: Nothing is stored that nobody reads. It matters most for a compiler: the cache is longer by one entry at
+each layer, so layers that are otherwise alike are compiled one by one.
 
-When it does not:
-A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that reads
-`past_key_values` in training, as over segments of a long text, needs the cache. Hugging Face's Trainer switches it off
-by itself. `save_pretrained` writes the change; `generate` keeps its cache after loading too.
+When it does not: A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that
+reads `past_key_values` in training, as over segments of a long text, needs the cache. Hugging Face's Trainer switches
+it off by itself. `save_pretrained` writes the change; `generate` keeps its cache after loading too.
 
-Numerics:
-exact: the same products in the same order.
+Numerics: exact: the same products in the same order.
 
-References:
-Hugging Face documentation, Caching; TrainingArguments, use_cache.
+References: Hugging Face documentation, Caching; TrainingArguments, use_cache.
 """
 
 from advisor.recipe import TRAINING, Bottleneck, Facts, Proposal, Recipe, Skip

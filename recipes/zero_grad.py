@@ -1,23 +1,19 @@
 """Clearing of gradients
 
-What it does:
-Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, which drops them (the default);
-`set_to_none=False`, which fills them with zeros; and `param.grad = None` by hand for each parameter.
+What it does: Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, which drops them (the
+default); `set_to_none=False`, which fills them with zeros; and `param.grad = None` by hand for each parameter.
 
-Why it helps:
-Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros. Zeros
-cost one write and one extra read of every gradient.
+Why it helps: Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to
+zeros. Zeros cost one write and one extra read of every gradient.
 
-When it does not:
-PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. Against a long step, even
-filling with zeros can be too small to measure.
+When it does not: PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. Against a long
+step, even filling with zeros can be too small to measure.
 
-Numerics:
-exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the optimizer
-passes over it when dropped; when zeroed, weight decay and momentum still move it.
+Numerics: exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the
+optimizer passes over it when dropped; when zeroed, weight decay and momentum still move it.
 
-References:
-PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 guide.
+References: PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020
+guide.
 """
 
 from advisor.recipe import TRAINING, Bottleneck, Recipe

@@ -23,7 +23,8 @@ from advisor.records.kinds import DEVICES, text_of
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
-_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):?\n(?:-+\n)?", re.M)  # with a colon, or underlined
+# Before the text with a colon, or on a line of its own, perhaps underlined.
+_HEADING = re.compile(rf"^({'|'.join(HEADINGS)})(?:: +|:?\n(?:-+\n)?)", re.M)
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
 TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})

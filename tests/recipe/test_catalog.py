@@ -46,6 +46,15 @@ def test_a_recipe_has_its_files_name_and_its_cards_title_and_class_unless_it_say
     assert catalog["changed"].values == (False, True)
 
 
+@pytest.mark.parametrize("heading", [r"\1\n", r"\1:\n", r"\1: "])
+def test_a_heading_stands_above_its_text_or_before_it(tmp_path, heading):
+    underlined = recipe_text("mine")
+    other = re.sub(r"^([A-Z][\w ]+)\n-+\n", heading, underlined, flags=re.MULTILINE)
+    assert other != underlined
+    shown = [card(catalog_with(tmp_path, mine=text)["mine"]) for text in (underlined, other)]
+    assert shown[0] == shown[1]
+
+
 def test_the_values_of_a_recipe_are_the_words_in_its_codes(tmp_path):
     words = 'default = "b"\n    codes = {"a": "", "b": ""}'
     catalog = catalog_with(tmp_path, mine=recipe_text("mine").replace("default = False", words))
