@@ -9,13 +9,11 @@ models do; a compiled or captured step cannot, and computes with a mask of all p
 
 When it does not: Batches are padded, or the model makes a mask where it gets none. In a compiled or captured step those
 of transformers 5.17 do; those of 5.24 only under torch.compile before PyTorch 2.14. Masks are found by their names, in
-batches that are dicts. A loss that reads the mask fails without it. If no DataLoader makes your batches, leave out the
-mask yourself.
+batches that are dicts. A loss that reads the mask fails without it. Without a DataLoader, leave out the mask yourself.
 
 Numerics: close: another kernel adds up in another order.
 
-References: PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention mask
-interface.
+References: PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention masks.
 """
 
 from typing import Any

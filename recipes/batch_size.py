@@ -4,17 +4,15 @@ What it does: Tries larger batches, doubling the present size until the throughp
 and compares samples per second. The recommended size is the knee: the smallest within 3 % of the best throughput. A
 tenth of the device's memory is kept free. The value 0 leaves the batch size as it is.
 
-Why it helps: More samples share the fixed costs (launches, optimizer, reading weights), and larger products fill the
-device.
+Why it helps: More samples share the fixed costs (launches, optimizer, weights), and larger products fill the device.
 
 When it does not: On a full device, twice the batch takes twice the time. A step that waits for its input waits for
 twice the input, and in inference every request waits longer. In training a larger batch is another experiment: multiply
 the learning rate by the factor of the batch size for SGD, by its square root for Adam and its kin, reach it by a
 warm-up, and tune the weight decay again. Very large batches need LARS or LAMB, and can still end at a lower accuracy.
 
-Numerics: changed, for the caller has to give other batches. In training there are fewer updates, each from more
-samples, and batch norm sees other statistics. In inference the outputs stay close: products of other sizes may sum in
-another order.
+Numerics: changed, for the caller has to give other batches. In training, fewer updates come from more samples each, and
+batch norm sees other statistics. In inference outputs stay close: products of other sizes may sum in another order.
 
 References: Goyal et al., Accurate, Large Minibatch SGD, 2017. Malladi et al., On the SDEs and Scaling Rules for
 Adaptive Gradient Algorithms, 2022. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient training on a single GPU.

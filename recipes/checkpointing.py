@@ -1,22 +1,19 @@
 """Activation checkpointing
 
-What it does: `blocks` puts each block that the model repeats (the layers of a transformer, the blocks of a ResNet)
-under an activation checkpoint: only its inputs are kept, and the backward pass runs it again. `budget-0.5` is for
-compiled models: torch.compile chooses what to compute again, to keep about half of the activations. Names and state
-dict stay.
+What it does: `blocks` puts each block that the model repeats (such as the layers of a transformer) under an activation
+checkpoint: only its inputs are kept, and the backward pass runs it again. `budget-0.5` is for compiled models:
+torch.compile chooses what to compute again, to keep about half of the activations. Names and state dict stay.
 
-Why it helps: Activations fill most of the memory. Without them a larger batch, a longer sequence or a larger model
-fits.
+Why it helps: Activations fill most of the memory. Without them a larger batch, sequence or model fits.
 
-When it does not: A step takes about a third longer. Parameters, gradients and optimizer state stay. Blocks that write
-over their inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run twice. CUDA graphs
-need PyTorch 2.10.
+When it does not: A step takes about a third longer. Weights, gradients and optimizer state stay. Blocks that overwrite
+inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run twice. CUDA graphs need PyTorch
+2.10.
 
 Numerics: exact: random numbers are drawn again from the same state, and running statistics of norms are updated once. A
 memory budget changes what compiled kernels round, as compiling does.
 
-References: PyTorch documentation, torch.utils.checkpoint. Chen et al., Training Deep Nets with Sublinear Memory Cost,
-2016.
+References: PyTorch documentation, torch.utils.checkpoint. Chen et al., Deep Nets with Sublinear Memory Cost, 2016.
 """
 
 from advisor.errors import RefusedError

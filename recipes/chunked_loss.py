@@ -8,10 +8,9 @@ memory. Hugging Face's language models do so inside; else give the loss what the
 Why it helps: 2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients:
 often most of a step's memory. What is saved allows a larger batch.
 
-When it does not: If anything else is done with the scores (scaling, label smoothing, weights of classes, a metric), all
-of them are computed at once, as usual. In training the output is an object that becomes a tensor with `output.whole()`;
-code that asks for a tensor by its class fails. The layer's gradient needs one more copy of its weight in float32. It is
-meant for memory, not for speed.
+When it does not: If anything else is done with the scores (scaling, label smoothing, class weights, a metric), all are
+computed at once. In training the output is an object that becomes a tensor with `output.whole()`; code that asks for a
+tensor by its class fails. The layer's gradient needs one more copy of its weight in float32. It saves memory, not time.
 
 Numerics: close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
 

@@ -9,15 +9,13 @@ Python and the dispatcher leave the inner loop.
 
 When it does not: The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks
 (printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. Compiled code
-does not see hooks that are added later, nor layers that are frozen or unfrozen later (before PyTorch 2.12). Its
-gradients have no gradients, and what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and
-`max-autotune`, your own loop calls `torch.compiler.cudagraph_mark_step_begin()` before each step and copies the results
-that it keeps.
+does not see hooks that are added later, nor layers frozen or unfrozen later (before PyTorch 2.12). Its gradients have
+no gradients, and what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`,
+your own loop calls `torch.compiler.cudagraph_mark_step_begin()` before each step and copies what it keeps.
 
 Numerics: close: fused kernels sum in another order, and dropout draws from another stream.
 
-References: PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide, Fuse
-operations.
+References: PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, Recipe, is_host_bound

@@ -7,13 +7,12 @@ operations, such as a formula written out, as `torch.jit.script` did. Alone each
 Why it helps: Compiling one layer instead of forty makes the first step come many times sooner. A loss over many classes
 reads and writes the largest tensor several times; compiled with the last layer, once or twice.
 
-When it does not: `regional` fuses nothing across blocks, and compiles blocks of several shapes once for each shape.
+When it does not: `regional` fuses nothing across blocks, and compiles blocks of several shapes for each shape.
 `with_loss` gains nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix
-products alone: compiling the whole model fuses more. A queue that the loss writes gets wrong gradients by `with_loss`
-in PyTorch 2.14.
+products alone: compiling all fuses more. A queue that the loss writes gets wrong gradients by `with_loss` in PyTorch
+2.14.
 
-Numerics: close: as for torch.compile, fused kernels round at other places and draw dropout from another stream (not
-`pointwise`).
+Numerics: close: as for torch.compile, kernels round elsewhere and draw dropout from another stream (not `pointwise`).
 
 References: PyTorch documentation, torch.nn.Module.compile, and Custom Backends. NVIDIA ECCV 2020 tuning guide (JIT).
 """

@@ -7,8 +7,7 @@ Why it helps: Its distance from the baseline is the noise here: a candidate that
 When it does not: It never makes anything faster. A control far from 1.00x says that the machine is not quiet: another
 process uses it, its clocks move, or steps differ much from batch to batch.
 
-Numerics: exact: the same program runs twice. Kernels that add in no fixed order differ, and random numbers without a
-seed.
+Numerics: exact: the same program runs twice. Sums in no fixed order differ, and random numbers without a seed.
 
 References: Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, ASPLOS 2009.
 """

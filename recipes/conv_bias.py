@@ -1,8 +1,7 @@
 """No bias before a norm
 
 What it does: A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias.
-torch.fx finds such pairs in the model, or in each part that it can follow. Convolutions before frozen norms keep theirs
-in training.
+torch.fx finds such pairs in the model, or in each part that it can follow. Before frozen norms they stay in training.
 
 Why it helps: The norm subtracts the mean of each channel, and the bias with it. The bias costs an addition in the
 forward pass, a sum over the whole gradient in the backward pass, and a part of the optimizer's step.
@@ -14,8 +13,7 @@ convolution's result elsewhere, as in a hook or in the other of training and eva
 Numerics: close: the same outputs and gradients up to rounding. Biases stay in the model, the optimizer and the state
 dict, as zeros that are not trained; running means take off what they were, and what `model.load_state_dict` loads.
 
-References: PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe and Szegedy, Batch Normalization,
-2015.
+References: PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe et al., Batch Normalization, 2015.
 """
 
 from advisor.recipe import Bottleneck, Facts, Proposal, Recipe, Skip

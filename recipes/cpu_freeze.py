@@ -4,16 +4,14 @@ What it does: The compiler takes the parameters as constants: it folds what depe
 convolution before it), and stores weights in the order in which kernels read them. Without `compile.mode` it compiles
 in the mode `default`. Inference then runs under `no_grad` unless `infer.grad` is set.
 
-Why it helps: Convolutions and matrix products read packed weights without rearranging them, and folded operations are
-gone.
+Why it helps: Convolutions and matrix products read weights without rearranging them, and folded operations are gone.
 
 When it does not: The weights are copied, so they take memory twice. Parameters that change after the first call have no
 effect; loading a state dict compiles everything again.
 
 Numerics: close: folded constants are rounded once where the original rounds at every step.
 
-References: PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch tutorials on Inductor's CPU
-backend.
+References: PyTorch documentation, torch.compiler, Inductor's `freezing`. PyTorch tutorials, Inductor's CPU backend.
 """
 
 from advisor.recipe import CPU, INFERENCE, Bottleneck, Facts, Proposal, Recipe, unless_computed

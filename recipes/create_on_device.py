@@ -3,8 +3,7 @@
 What it does: The GPU is the default device while the model and the loss run, so `torch.zeros`, `torch.arange`,
 `torch.randn` and the like make their tensors there. In your own code `device=x.device` is better, and needs no setting.
 
-Why it helps: The CPU fills a mask or range that is made on the host, and copies it from unpinned memory while the host
-waits.
+Why it helps: The CPU fills a mask or range made on the host, and copies it from unpinned memory while the host waits.
 
 When it does not: Steps that make no tensor on the host gain nothing: the profile counts them. With a default device
 each function of PyTorch passes through Python once more, which host-bound steps feel. Code that makes NumPy arrays of
@@ -12,8 +11,7 @@ such a tensor fails. A constant that is kept on the host stays there: register i
 
 Numerics: exact: the same values. Random numbers drawn inside the step come from the GPU's generator, and differ.
 
-References: PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors on the
-device.
+References: PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors.
 """
 
 from advisor.recipe import CUDA, NEEDS_PROFILE, Bottleneck, Facts, Phase, Proposal, Recipe, Skip

@@ -1,7 +1,6 @@
 """cuDNN autotuning
 
-What it does: cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark =
-True`).
+What it does: cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark`).
 
 Why it helps: Without it cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
 

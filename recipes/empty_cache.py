@@ -1,15 +1,13 @@
 """Emptying the CUDA cache at every step
 
 What it does: Calls `torch.cuda.empty_cache()` after each step, as articles on saving memory recommend, and compares
-that with a loop that never does; once also with `del` of the batch before it, so that the batch's memory is given back
-too.
+that with a loop that never does; once also with `del` of the batch before it, which gives its memory back too.
 
 Why it helps: It does not. PyTorch keeps freed memory for later tensors; emptying the cache gives it back to the driver,
 and the next step asks for it again. A loop that empties the cache gains by leaving that out.
 
 When it does not: PyTorch uses its cached memory for any tensor of its own, so emptying it does not let a larger batch
-fit; deleting tensors does. Empty it once where another process needs the memory, or between two phases of different
-sizes.
+fit; deleting tensors does. Empty it once where another process needs the memory, or between phases of different sizes.
 
 Numerics: exact: it moves no number.
 

@@ -11,8 +11,7 @@ their own, and are not ranked with the candidates. For inference the recipe infe
 
 Numerics: exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
 
-References: PyTorch documentation, Autograd mechanics, Locally disabling gradient computation. PyTorch Performance
-Tuning Guide.
+References: PyTorch documentation, Autograd mechanics, Locally disabling gradients. PyTorch Performance Tuning Guide.
 """
 
 from dataclasses import replace

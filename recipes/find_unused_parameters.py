@@ -1,7 +1,6 @@
 """Looking for unused parameters
 
-What it does: With `true`, DistributedDataParallel walks through the graph of every step to find parameters that get no
-gradient.
+What it does: With `true`, DistributedDataParallel searches the graph of every step for parameters without gradient.
 
 Why it helps: Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
 

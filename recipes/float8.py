@@ -7,16 +7,14 @@ and casts them (`convert_to_float8_training`); inference stores the weights in f
 Why it helps: Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and operands take
 half the bytes.
 
-When it does not: Scaling and casting cost a pass over every operand: without torch.compile to fuse it, and for layers
-of less than about a million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are
-converted, and in training the number of rows (samples times tokens) must be one too. Converted layers lose hooks.
-Rowwise needs bfloat16.
+When it does not: Scaling and casting cost a pass over every operand: uncompiled, and for layers of less than about a
+million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are converted, and in
+training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16.
 
 Numerics: close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. The
 effect on training shows in the loss after many steps, not in the first few.
 
-References: torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats for Deep
-Learning, 2022.
+References: torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats, 2022.
 """
 
 from dataclasses import replace

@@ -13,8 +13,7 @@ grouped transposed convolutions stay. Fold a copy of the model when you go on tr
 
 Numerics: close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 
-References: PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with
-torch.fx.
+References: PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser.
 """
 
 from advisor.recipe import INFERENCE, Bottleneck, Facts, Proposal, Recipe, Skip

@@ -4,17 +4,14 @@ What it does: Chooses how the optimizer updates the parameters: in a few kernels
 one kernel per operation over many tensors (`foreach`), or one per operation and tensor (`for-loop`). PyTorch takes
 foreach on CUDA and the for-loop on the CPU. `fused` replaces apex's fused optimizers.
 
-Why it helps: A fused update reads and writes parameters, gradients and state once, in a few kernels in place of
-hundreds.
+Why it helps: A fused update reads and writes parameters, gradients and state once, in a few kernels, not in hundreds.
 
-When it does not: The gain is at most the optimizer's share of the step, which is small in most. foreach needs a
-temporary copy as large as the parameters. Some classes, such as RMSprop, have no fused step, and fused steps take no
-sparse gradients.
+When it does not: The gain is at most the optimizer's share of the step, small in most. foreach needs a temporary copy
+as large as the parameters. Some classes, such as RMSprop, have no fused step, and none takes sparse gradients.
 
 Numerics: close: the same formula, with intermediate results rounded at other places.
 
-References: PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused building blocks from
-apex.
+References: PyTorch documentation, torch.optim, Algorithms. NVIDIA ECCV 2020 tuning guide, fused apex blocks.
 """
 
 from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Phase, Proposal, Recipe, Skip, Stage, Value

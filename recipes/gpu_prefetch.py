@@ -12,8 +12,7 @@ needs workers instead. Lightning Fabric's `setup_dataloaders` takes a DataLoader
 
 Numerics: exact: the same bytes arrive, in the same order.
 
-References: PyTorch documentation, CUDA streams. PyTorch tutorial, A guide on good usage of non_blocking and
-pin_memory().
+References: PyTorch documentation, CUDA streams. PyTorch tutorial, non_blocking and pin_memory().
 """
 
 from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip

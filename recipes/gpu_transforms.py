@@ -8,8 +8,7 @@ in the copy. The GPU converts and normalises a batch in one pass over its memory
 
 When it does not: Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a
 whole batch they would change every sample alike. A step that does not wait for its data gains nothing. Transforms in
-the dataset's own code, not in an attribute `transform`, cannot be moved; do not move one that also runs on a second
-image of a sample.
+the dataset's own code, not in an attribute `transform`, cannot be moved; leave one that also runs on a second image.
 
 Numerics: close: the same formulas, rounded by another device.
 

@@ -3,8 +3,7 @@
 What it does: Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before one update and one
 clearing of the gradients. Speed is still counted in samples per second.
 
-Why it helps: Several batches share one update and one clearing. It trains like a larger batch that would not fit into
-memory.
+Why it helps: Several batches share one update and one clearing. It trains like a larger batch that would not fit.
 
 When it does not: The optimizer is a small share of most steps. The memory does not shrink, and a larger batch that fits
 is faster. There are fewer updates: tune learning rate, warm-up and weight decay as for a larger batch. Batch norm still
@@ -12,8 +11,7 @@ sees the small batches. The step clears the gradients itself: a loop that calls 
 
 Numerics: changed: each update is made from several batches, and there are fewer of them.
 
-References: Hugging Face, Efficient training on a single GPU, gradient accumulation. Goyal et al., Large Minibatch SGD,
-2017.
+References: Hugging Face, Efficient training on a single GPU. Goyal et al., Large Minibatch SGD, 2017.
 """
 
 from advisor.recipe import MODES_WITH_GRAPHS, TRAINING, Recipe, WholeNumbers

@@ -1,7 +1,6 @@
 """Gradients as views of the buckets
 
-What it does: Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, instead of a copy
-of it.
+What it does: Makes each parameter's gradient a part of the bucket that DistributedDataParallel sends, not a copy.
 
 Why it helps: It saves one copy of all gradients per step, and as much memory as the gradients take.
 

@@ -3,13 +3,11 @@
 What it does: Converts the whole model to bfloat16 or float16 (`model.to(torch.bfloat16)`), and every batch. Unlike
 autocast it keeps nothing in float32: norms, gradients and optimizer state take the type too.
 
-Why it helps: Weights take half the bytes, and products run on the half-precision units without a cast before each of
-them.
+Why it helps: Weights take half the bytes, and products run on the half-precision units without a cast before each.
 
-When it does not: GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. It is
-not combined with autocast, which casts the products already. In training small updates are lost (below 1/256 of a
-weight in bfloat16): compare whole training runs before you use it. Float16 is not offered for training: it also loses
-small gradients.
+When it does not: GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. It
+excludes autocast, which casts the products already. In training small updates are lost (below 1/256 of a weight in
+bfloat16): compare whole training runs first. Float16 is not offered for training: it also loses small gradients.
 
 Numerics: close in inference: weights and activations are rounded to 8 (bfloat16) or 11 (float16) bits of precision.
 changed in training: updates are rounded too.

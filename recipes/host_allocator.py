@@ -1,7 +1,6 @@
 """Host memory allocator
 
-What it does: Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process on
-the host.
+What it does: Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process.
 
 Why it helps: A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the
 system and asks for them again, and the kernel clears the pages each time; these allocators keep them.

@@ -3,8 +3,7 @@
 What it does: Changes how a dataset such as torchvision's `ImageFolder` reads its files: one whose `loader` is
 torchvision's and whose first transform is `Resize` or `RandomResizedCrop`. `torchvision` decodes to tensors, on which
 the resize, the crops and the flips run by torchvision's v2 transforms; other transforms get images of Pillow as before.
-`reduced` decodes JPEG files at a half, a quarter or an eighth of their size where that is no less than what the resize
-makes of them.
+`reduced` decodes JPEG files at a half, a quarter or an eighth of their size, if the resize makes them no larger.
 
 Why it helps: Decoding and resizing take most of a worker's time. A resize of bytes in a tensor takes half of Pillow's
 time. A JPEG file at a quarter of its size takes half the time to decode, and a fraction of it to resize.
@@ -12,14 +11,12 @@ time. A JPEG file at a quarter of its size takes half the time to decode, and a 
 When it does not: `reduced` needs files that are more than twice as large as the model's images: photos of cameras, not
 ImageNet at 224. Files that torchvision does not decode, broken ones too, go to Pillow. Where torchvision has no
 decoder, as in later releases, Pillow decodes for the tensors. With enough workers no step waits. Code of yours that
-opens files is not changed. A GPU can decode too (`decode_jpeg(..., device="cuda")`), but one image after the other is
-resized there.
+opens files is not changed. A GPU can decode too (`decode_jpeg(..., device="cuda")`), but resizes images one by one.
 
 Numerics: close: by torchvision single pixels differ by a grey level. changed for `reduced`: its images differ by one or
 two grey levels in the mean, about as with another interpolation.
 
-References: torchvision documentation, Decoding images; Transforming images, Performance considerations. Pillow,
-`Image.draft`.
+References: torchvision documentation, Decoding images; Transforming images, Performance. Pillow, `Image.draft`.
 """
 
 from collections.abc import Mapping

@@ -6,9 +6,8 @@ switches dropout and batch norm, and autograd goes on recording.
 Why it helps: Nothing is recorded for a backward pass, and each activation is freed when the next layer has read it.
 Inference mode also drops the version counters and view tracking of tensors.
 
-When it does not: A loop that is under one of the two has most of the gain already. They differ by a few microseconds
-per operation, which shows only on models of many small operations. Tensors made in inference mode cannot take part in
-autograd later.
+When it does not: A loop under one of the two has most of the gain. They differ by a few microseconds per operation,
+which shows only with many small operations. Tensors made in inference mode cannot take part in autograd later.
 
 Numerics: close: PyTorch's own attention layers (`nn.MultiheadAttention`, `nn.TransformerEncoderLayer`) take a fused
 path where nothing is recorded, and differ in the last bits. Every other model computes the same to the bit.

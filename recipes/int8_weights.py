@@ -1,7 +1,6 @@
 """Integer weights
 
-What it does: Stores the weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`), with
-torchao.
+What it does: Stores weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`, torchao).
 
 Why it helps: Where few rows meet large layers, as in generating text, reading the weights is most of the work: half or
 a quarter of the bytes takes that much less time.

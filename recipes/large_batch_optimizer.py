@@ -4,8 +4,7 @@ What it does: Replaces SGD by LARS, or Adam and AdamW by LAMB (both from timm). 
 in proportion to the norm of its values over the norm of its update.
 
 Why it helps: With a very large batch, layers whose gradients are large beside their weights diverge first. A rate for
-each layer lets batches of tens of thousands of samples reach the accuracy of small ones. It makes no step faster by
-itself.
+each layer lets batches of tens of thousands of samples reach the accuracy of small ones. No step gets faster.
 
 When it does not: The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples,
 SGD or AdamW with a scaled learning rate and a warm-up trains as well. Find the learning rate again. The new state
@@ -13,8 +12,7 @@ begins at nothing: change the optimizer before training starts, without a checkp
 
 Numerics: changed: another rule for the update.
 
-References: You et al., Large Batch Training of Convolutional Networks, 2017 (LARS), and Training BERT in 76 minutes,
-2020 (LAMB).
+References: You et al., Large Batch Training of Convolutional Networks, 2017 (LARS); Training BERT in 76 minutes, 2020.
 """
 
 from importlib.util import find_spec

@@ -3,15 +3,13 @@
 What it does: Forms batches of samples of like lengths: the samples of fifty batches are sorted by length, cut into
 batches, and these put in random order. Within a batch neighbours go to different GPUs.
 
-Why it helps: All GPUs wait for the one with the longest samples. With like lengths they take equally long, and padding
-shrinks.
+Why it helps: All GPUs wait for the one with the longest samples. Like lengths take equally long, and less padding.
 
 When it does not: Samples of one length leave nothing to group. Batches are less random than before.
 
 Numerics: changed: the order of the samples is another one.
 
-References: Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT Model, 2022, on load
-balance.
+References: Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT Model, 2022.
 """
 
 from advisor.recipe import NO_LOADER, Facts, ParallelRecipe, Proposal, Skip

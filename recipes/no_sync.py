@@ -1,7 +1,6 @@
 """No exchange between updates
 
-What it does: With gradients of several batches in one update, the ranks exchange their gradients with the last batch
-only.
+What it does: With several batches in one update, the ranks exchange their gradients with the last batch only.
 
 Why it helps: Each exchange left out saves a whole all-reduce: with four batches an update, three of four.
 

@@ -10,8 +10,7 @@ bound by the GPU gains little, as the host has time to wait.
 
 Numerics: exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
 
-References: PyTorch documentation, torch.Tensor.to. PyTorch tutorial, A guide on good usage of non_blocking and
-pin_memory().
+References: PyTorch documentation, torch.Tensor.to. PyTorch tutorial, non_blocking and pin_memory().
 """
 
 from advisor.recipe import CUDA, NO_LOADER, Bottleneck, Facts, Phase, Proposal, Recipe, Skip, Value

@@ -3,8 +3,7 @@
 What it does: Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew
 in each epoch. With 0, the training process does that work itself, between the steps.
 
-Why it helps: Workers prepare the next batches while the device computes, in parallel, so the step stops waiting for
-input.
+Why it helps: Workers prepare the next batches while the device computes, so the step stops waiting for input.
 
 When it does not: The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU
 for cores, take seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors

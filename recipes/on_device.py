@@ -8,14 +8,12 @@ loader has no workers then. A dataset of more than a tenth of the GPU's memory s
 Why it helps: Reading small samples one by one takes longer than a step on them: 128 images take some 20 ms of a core,
 through PIL. As a batch they take a fraction of it, on a GPU hardly any, and nothing is copied.
 
-When it does not: Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are still
-read one by one. For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are
-not seen.
+When it does not: Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are read one
+by one. For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are not seen.
 
 Numerics: exact: the same samples in the same order, with the draws of a loader without workers.
 
-References: PyTorch documentation, torch.utils.data, Dataset, `__getitems__`. torchvision documentation, Transforming
-images, v2.
+References: PyTorch documentation, torch.utils.data, Dataset, `__getitems__`. torchvision, Transforming images, v2.
 """
 
 from collections.abc import Mapping

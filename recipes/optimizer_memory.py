@@ -10,11 +10,9 @@ When it does not: Activations take most of the memory of convolutional networks 
 steps by the size of the parameters: find the learning rate again. It has no betas for a scheduler to cycle. The new
 state begins at nothing: change the optimizer before training starts, without a checkpoint of the old one.
 
-Numerics: changed: another rule for the update; 8-bit AdamW is meant to train to the same result, Adafactor to a similar
-one.
+Numerics: changed: another rule for the update; 8-bit AdamW should train to the same result, Adafactor to a similar one.
 
-References: Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. torchao documentation, Low-bit
-optimizers.
+References: Shazeer and Stern, Adafactor, 2018. Dettmers et al., 8-bit Optimizers, 2022. torchao, Low-bit optimizers.
 """
 
 from importlib.util import find_spec

@@ -1,12 +1,10 @@
 """Batches padded to few lengths
 
 What it does: Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function:
-token ids, masks and labels alike, each with the value that fills its tails already. Each length is compiled and
-captured.
+token ids, masks, labels, each with the value that fills its tails already. Each length is compiled and captured.
 
 Why it helps: Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code
-for any length, or code for each, and a graph fits one length only. A few per cent more padding leaves four lengths or
-so.
+for any length, or code for each, and a graph fits one length only. A little more padding leaves four lengths or so.
 
 When it does not: A model that does not mask its padding computes something else: that is looked at first, but not in a
 step of your own. What fills the tails is learnt from samples all over the dataset, which is read by number for that.
@@ -15,8 +13,7 @@ pairs of positions, and batches whose first size is the length. The first batch 
 
 Numerics: close: masked positions add nothing, and sums over more of them are rounded in another order.
 
-References: PyTorch documentation, torch.compile, Dynamic shapes. Hugging Face, DataCollatorWithPadding:
-pad_to_multiple_of.
+References: PyTorch documentation, torch.compile, Dynamic shapes. Hugging Face, DataCollatorWithPadding.
 """
 
 from collections.abc import Mapping

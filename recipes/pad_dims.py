@@ -11,11 +11,9 @@ When it does not: In float32 without TF32 no tensor core is used. Each call copi
 which a large batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a
 small layer that can cost more than it gains.
 
-Numerics: close: the rows of zeros are no part of the parameters, the optimizer or the state dict; other kernels round
-elsewhere.
+Numerics: close: the zeros are no part of parameters, optimizer or state dict; other kernels round elsewhere.
 
-References: NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance
-Tuning Guide.
+References: NVIDIA Deep Learning Performance, Matrix Multiplication. PyTorch Performance Tuning Guide.
 """
 
 from advisor.recipe import CUDA, Recipe, WholeNumbers, lacks_units, runs_in_half

@@ -1,8 +1,7 @@
 """Several GPUs
 
-What it does: Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients during the
-backward pass; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes. The global
-batch stays.
+What it does: Trains on several GPUs. `ddp` keeps a model in each process and averages gradients during the backward
+pass; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among them. The global batch stays.
 
 Why it helps: Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication.
 `fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.

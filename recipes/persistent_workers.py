@@ -1,7 +1,6 @@
 """Workers that live on between epochs
 
-What it does: Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of starting
-new ones.
+What it does: Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`); no new ones start.
 
 Why it helps: Starting workers takes tens of milliseconds each, more where they import packages or open files. The queue
 of batches is then empty: the first steps of every epoch wait. Short epochs pay that often.

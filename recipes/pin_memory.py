@@ -1,7 +1,6 @@
 """Pinned host memory
 
-What it does: Places batches in page-locked memory (`pin_memory=True`) and copies them to the GPU with
-`non_blocking=True`.
+What it does: Places batches in page-locked memory (`pin_memory=True`) and copies them with `non_blocking=True`.
 
 Why it helps: The GPU's copy engine reads page-locked memory directly, and the host goes on launching kernels. A batch
 in ordinary memory is first copied into a page-locked buffer, and the host waits.

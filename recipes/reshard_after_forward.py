@@ -5,13 +5,11 @@ for the backward. With `false` they stay, and only gradients and optimizer state
 
 Why it helps: One gathering less per step: a third less to send.
 
-When it does not: The whole parameters stay in memory from the forward to the backward pass: keep `true` where they do
-not fit.
+When it does not: Whole parameters stay in memory from forward to backward pass: keep `true` where they do not fit.
 
 Numerics: exact: the same gradients reach the optimizer.
 
-References: PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and
-3.
+References: PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2, 3.
 """
 
 from advisor.recipe import ParallelRecipe

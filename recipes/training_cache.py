@@ -1,8 +1,7 @@
 """No cache of keys and values in training
 
 What it does: Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the
-keys and values of all layers for the next call, which training never reads. `generate` has its own setting and keeps
-them.
+keys and values of all layers for the next call, which training never reads. `generate` keeps them.
 
 Why it helps: Nothing is stored that nobody reads. It matters most for a compiler: the cache is longer by one entry at
 each layer, so layers that are otherwise alike are compiled one by one.

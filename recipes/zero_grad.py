@@ -12,8 +12,7 @@ step, even filling with zeros can be too small to measure.
 Numerics: exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the
 optimizer passes over it when dropped; when zeroed, weight decay and momentum still move it.
 
-References: PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020
-guide.
+References: PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020.
 """
 
 from advisor.recipe import TRAINING, Bottleneck, Recipe
