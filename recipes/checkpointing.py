@@ -51,13 +51,14 @@ class Checkpointing(Recipe):
         from torch._functorch import config
 
         from advisor.inlined.blocks import repeated_blocks
-        from advisor.inlined.checkpointing import checkpoint_blocks, checkpoints_itself, keep_activations
+        from advisor.inlined.checkpointing import checkpoint_blocks, checkpoints_itself
 
         if value != "blocks":
             config.activation_memory_budget = _SHARES.get(value, 1.0)
-        if value == "none":
-            keep_activations(workload.model)
-        elif value == "blocks" and not checkpoints_itself(workload.model):
+        by_itself = checkpoints_itself(workload.model)
+        if value == "none" and by_itself:
+            workload.model.gradient_checkpointing_disable()
+        if value == "blocks" and not by_itself:
             blocks = [block for group in repeated_blocks(workload.model) for _, block in group]
             if not blocks:
                 raise RefusedError(f"{type(workload.model).__name__} {_NO_BLOCK}")

@@ -48,15 +48,6 @@ def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:
             vars(block)["forward"] = functools.partial(recomputed, block)
 
 
-def keep_activations(model: torch.nn.Module) -> None:
-    """Switch checkpointing off again, including a model's own."""
-    for module in model.modules():
-        if getattr(vars(module).get("forward"), "func", None) is recomputed:
-            del vars(module)["forward"]
-    if checkpoints_itself(model):
-        typing.cast("typing.Any", model).gradient_checkpointing_disable()
-
-
 def checkpoints_itself(model: torch.nn.Module) -> bool:
     """Whether a model has a switch for checkpoints, and it is on (Hugging Face's)."""
     switch = hasattr(model, "gradient_checkpointing_disable")
