@@ -112,7 +112,10 @@ class _Patch:
         loops, reasons = self._places("loop", "above"), []
         for why, named in self.left_out.items():
             reasons.append(f"{', '.join(named)}: {why}")
-            lines = textwrap.wrap(f"{_MARK} not here: {reasons[-1]}", _WIDTH, subsequent_indent="#   ")
+            text = f"{_MARK} not here: {reasons[-1]}"  # with commands, whose words stay whole
+            lines = textwrap.wrap(
+                text, _WIDTH, subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False
+            )
             if loops:
                 self.files[loops[0].file].before[start_of(loops[0])] += lines
             else:

@@ -37,7 +37,10 @@ def bounded(path: str) -> Iterator[None]:
 
 
 def shorten(path: str, most: int) -> None:
-    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it."""
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it.
+
+    What it writes at the moment of the cut may be lost: between two calls of the system.
+    """
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -71,6 +71,11 @@ def test_repeats_are_pooled_with_the_prior():
     assert spread.sigma == pytest.approx(math.sqrt((4 * 0.02**2 + squares) / 7))
 
 
+def test_one_repeat_leaves_the_prior_its_four_degrees():
+    spread = process_spread([[1.0, math.exp(0.2)]], prior=0.01)
+    assert (spread.sigma, spread.degrees) == (pytest.approx(math.sqrt((4e-4 + 0.02) / 5)), 5.0)
+
+
 def test_most_processes_outweigh_the_prior_and_one_does_not():
     """Three gaps of 20 % leave the prior no weight, and one among eight of half a per cent all of its four degrees."""
     wide, narrow = [1.0, math.exp(0.2)], [1.0, math.exp(0.005)]

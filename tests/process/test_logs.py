@@ -54,7 +54,8 @@ def test_what_is_appended_while_a_log_is_cut_stays(tmp_path, monkeypatch, call):
 LOUD = TINY_TARGET.replace(
     "def build():\n",
     "def build():\n    import os, sys\n    print('the beginning', flush=True)\n"
-    "    for _ in range(300): os.write(1, b'x' * 2**20)\n    print('the end', flush=True)\n",
+    "    for _ in range(300): os.write(1, b'x' * 2**20)\n"
+    "    import time; time.sleep(1); print('the end', flush=True)\n",  # no cut is under way then
 )
 
 

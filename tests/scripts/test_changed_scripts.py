@@ -254,6 +254,14 @@ class TestPlaces:
         assert "agent = Agent()\n# perf-advisor: settings of agent.actor\nagent.actor.compile()\n" in text
         assert "agent.critic.compile()\n" in text
 
+    def test_what_is_read_from_the_environment_is_set_first_and_what_needs_a_preload_is_named(self, written):
+        settings = {"memory.allocator": "expandable_segments", "cpu.allocator": "jemalloc"}
+        text, _ = written(HEAD + LOOP, settings, device="cuda")
+        assert text.index('os.environ["PYTORCH_CUDA_ALLOC_CONF"] = ') < text.index("import torch")
+        text, _ = written(HEAD + LOOP, settings)
+        assert "# perf-advisor: not here: cpu.allocator: jemalloc: " in text
+        assert re.search(r"#   MALLOC_CONF=\S+,muzzy_decay_ms:-1\n", text), "a name is not cut in two"
+
     def test_an_evaluation_that_records_gradients_gets_a_decorator(self, tmp_path):
         path = copies("reference", tmp_path)
         found = [Finding("eval_no_grad", "reference_engine.py", 38, "", "", "")]
