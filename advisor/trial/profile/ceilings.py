@@ -1,7 +1,4 @@
-"""The machine's own ceilings: matrix products by type, copies, operator calls. Measured, not looked up.
-
-What finds no room in memory is left out.
-"""
+"""The machine's own ceilings: matrix products by type, copies, operator calls; what finds no room is left out."""
 
 import contextlib
 import math
