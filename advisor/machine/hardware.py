@@ -1,7 +1,6 @@
 """The machine: its host, its GPUs as NVML describes them, and the versions that decide speeds.
 
-NVML is opened on first use and kept open. What a driver does not report is None. A reading of the gauges takes tens of
-microseconds. A machine where NVML cannot be used is described without GPUs, with a sentence that says why.
+What a driver does not report is None. A reading of the gauges takes tens of microseconds.
 """
 
 import importlib
@@ -251,10 +250,7 @@ def process_name(pid: int) -> str:
 
 
 def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
-    """The GPUs that this process may use, in the order in which CUDA numbers them.
-
-    NVML's order, in which they are given, is CUDA's where all are of one model.
-    """
+    """The GPUs that this process may use, in CUDA's order, which is NVML's where all are of one model."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
