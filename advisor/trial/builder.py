@@ -72,8 +72,8 @@ def builder_main(
 def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
     """The workload, the number of PyTorch's threads in its trials, and the reason against forking this process.
 
-    PyTorch computes with one thread meanwhile, even if the target asks for more: its pool does not survive a fork, and
-    GNU's OpenMP waits for it there for ever. With one thread no pool is made.
+    PyTorch computes with one thread meanwhile, even if the target asks for more: no pool survives a fork, and GNU's
+    OpenMP waits for it there for ever.
     """
     wanted = torch.get_num_threads()
     asks_cuda = torch.cuda.is_current_stream_capturing

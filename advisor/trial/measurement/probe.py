@@ -68,8 +68,7 @@ def probe_training(
         if usual_and_one_more_s > limit_s and len(probe.losses) >= fewest:
             break
     probe.seconds, probe.steps = sum(step_s), len(step_s)
-    several = probe.steps > 1
-    probe.usual_step_s = (probe.seconds - max(step_s)) / (probe.steps - 1) if several else probe.seconds
+    probe.usual_step_s = (probe.seconds - max(step_s)) / (probe.steps - 1) if probe.steps > 1 else probe.seconds
     return probe
 
 
