@@ -127,13 +127,13 @@ def measure(
     """
     steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)
     limit_s = max(measure_s, at_least_s)
-    reported, reported_at = 0, -math.inf
+    reported_at = -math.inf
 
     def enough(so_far: list[Block]) -> bool:
-        nonlocal reported, reported_at
+        nonlocal reported_at
         now = time.perf_counter()
-        if len(so_far) > reported and now - reported_at >= _REPORT_INTERVAL_S:
-            reported, reported_at = len(so_far), now
+        if so_far and now - reported_at >= _REPORT_INTERVAL_S:
+            reported_at = now
             report(so_far[-1])
         elapsed_s = sum(block.seconds for block in so_far)  # the same for all ranks of a trial
         if len(so_far) < FEWEST_BLOCKS:
@@ -229,9 +229,8 @@ def warm_up(
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The first step may compile for minutes and is not in the limit. ``at_least`` further steps always run. The
-    ``earlier`` steps count towards the limit, each as the shorter of ``earlier_step_s`` and this first step, since they
-    may have compiled. If they used up the limit, one step is enough.
+    That may compile for minutes. ``at_least`` further steps always run. The ``earlier`` steps count towards the limit,
+    each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)

@@ -36,7 +36,6 @@ class Guards:
     def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: hardware.Nvml = hardware.NVML) -> None:
         self._nvml = nvml if watch_gpu else None
         self._before = hardware.compute_pids(nvml) if watch_gpu else frozenset[int]()
-        self._own = frozenset[int]()
         self._beside = frozenset(() if beside is None else (beside,))
         self._readings: list[GpuReading] = []
         self._energy_j: float | None = None
@@ -59,8 +58,7 @@ class Guards:
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
         """Watch the GPU of this UUID until the block ends; then ``disturbed`` says what was the matter.
 
-        Call it when this process has a CUDA context: NVML lists the process only then. A GPU that NVML does not know is
-        not read.
+        Call it when this process has a CUDA context: NVML lists the process only then.
         """
         gauges = None
         with suppress(hardware.NvmlUnavailableError):
@@ -68,7 +66,7 @@ class Guards:
         if gauges is None:
             yield
             return
-        self._own = frozenset(hardware.own_pids())
+        own = hardware.own_pids()
         self._readings.append(gauges.read())
         ended = threading.Event()
 
@@ -86,10 +84,10 @@ class Guards:
             ended.set()
             thread.join()
         self._readings.append(gauges.read())
-        self._own |= hardware.own_pids()  # workers that were started meanwhile
+        own |= hardware.own_pids()  # workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
             self._energy_j = energy_end - energy_start
-        ours = own_processes(self._readings, self._before, self._own, self._beside)
+        ours = own_processes(self._readings, self._before, frozenset(own), self._beside)
         self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
