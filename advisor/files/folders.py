@@ -84,10 +84,7 @@ def read_record(name: str, empty: RecordT) -> RecordT:
 
 
 def write_record(name: str, record: object) -> None:
-    """Store a record in a file of the state folder, in place of an earlier one.
-
-    Records can be made again, so a disk that is full or not writable is no error.
-    """
+    """Store a record in a file of the state folder. It can be made again, so a full disk is no error."""
     import msgspec
 
     path = state_folder() / name

@@ -111,10 +111,9 @@ def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
 
 def counts_energy(uuid: str) -> bool:
     """Whether a GPU, by its UUID, has an energy counter that can be read."""
-    try:
+    with suppress(NvmlUnavailableError):
         return GpuGauges(uuid, NVML).energy_j() is not None
-    except NvmlUnavailableError:
-        return False
+    return False
 
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
@@ -125,10 +124,7 @@ def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
 
 
 class GpuGauges:
-    """A GPU by its UUID with or without the prefix: its handle is looked up once.
-
-    Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one that is an instance of a GPU (MIG).
-    """
+    """A GPU by its UUID. Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one of MIG's."""
 
     def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
         known = {known.removeprefix("GPU-"): handle for known, handle in nvml.gpus.items()}

@@ -1,7 +1,4 @@
-"""A rank of a trial: the program that torchrun starts in each of its processes.
-
-It runs its part of a trial of a plain model, or of a script for torchrun; communication and waits are measured.
-"""
+"""A rank of a trial, a program that torchrun starts: its part of a plain model's trial, or of a script's."""
 
 import datetime
 import math
@@ -69,10 +66,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 class SharedClock(StepClock):
-    """Times blocks that all ranks run: a block lasts as long as the slowest rank, and has the samples of all ranks.
-
-    Therefore all ranks agree on when they are warm, and when they have measured enough.
-    """
+    """Times blocks that all ranks run: each lasts as long as in the slowest rank, so all agree on when to end."""
 
     def run(self, steps: int) -> Block:
         """Time one block of steps in all ranks."""

@@ -131,11 +131,8 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
 
 
 def _started_threads(before: set[int]) -> list[str]:
-    """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work.
-
-    Libraries start their idle threads anew in a fork. Threads get half a second to end, or to become idle.
-    """
-    until = time.monotonic() + _SETTLES_WITHIN_S
+    """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work."""
+    until = time.monotonic() + _SETTLES_WITHIN_S  # to end, or to become idle: libraries start idle ones anew in a fork
     while True:
         pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
         names: list[str] = []

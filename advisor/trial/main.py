@@ -66,10 +66,7 @@ _OTHER_LOOPS = {
 
 
 def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
-    """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
-
-    ``loop`` is the workload when it has been built already, by the same steps as here.
-    """
+    """Run one trial, of ``loop`` if that is built, and send its messages; ``asked_at`` is of ``time.monotonic()``."""
     startup_s = time.monotonic() - asked_at
     lead_own_group()
     redirect_output(spec.log_path)

@@ -34,8 +34,8 @@ def profile_step(
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    A Chrome trace of a step goes to ``trace_path``. The ceilings are not measured shortly before ``deadline``, of
-    ``time.monotonic()``.
+    A Chrome trace of a step goes to ``trace_path``. Shortly before ``deadline``, of ``time.monotonic()``, no ceilings
+    are measured.
     """
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
