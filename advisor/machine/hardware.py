@@ -28,6 +28,8 @@ _THROTTLE_WORDS = {
     0x2: "application clocks set",
     0x100: "display clocks set",
 }
+# What is asked for, by nvml.h's numbers; its second record of memory leaves the reserve out.
+_GPU_SENSOR, _SLOWDOWN_THRESHOLD, _SM_CLOCK, _MEMORY_2 = 0, 1, 1, 0x2000028
 POWER_CAP = _THROTTLE_WORDS[0x4]
 # The reasons that no step earns by itself: heat, and power that the board is not given.
 SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
@@ -70,10 +72,6 @@ class Nvml:
             return call(*arguments) if call else None
         except self._library.NVMLError:
             return None
-
-    def constant(self, name: str) -> int:
-        """One of NVML's constants; 0 when this version of its binding lacks it."""
-        return int(getattr(self._library, name, 0))
 
     def _open(self) -> str:
         """Find the GPUs; the reason if there are none."""
@@ -139,8 +137,7 @@ class GpuGauges:
         margin, now = self._nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu), self._temperature_c()
         if margin is not None and now is not None:
             return int(now + margin)
-        threshold = self._nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
-        found: int | None = self._nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, threshold)
+        found: int | None = self._nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, _SLOWDOWN_THRESHOLD)
         return found
 
     def read(self) -> GpuReading:
@@ -156,7 +153,7 @@ class GpuGauges:
             memory_total_bytes=total,
             temperature_c=self._temperature_c(),
             power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
-            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
+            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, _SM_CLOCK),
             throttle_reasons=_throttle_words(bits),
             idle=bool(bits & _IDLE),
             pids=_pids(nvml, gpu),
@@ -169,9 +166,7 @@ class GpuGauges:
         return None if millijoules is None else millijoules / 1000
 
     def _temperature_c(self) -> int | None:
-        found: int | None = self._nvml.ask(
-            "nvmlDeviceGetTemperature", self._gpu, self._nvml.constant("NVML_TEMPERATURE_GPU")
-        )
+        found: int | None = self._nvml.ask("nvmlDeviceGetTemperature", self._gpu, _GPU_SENSOR)
         return found
 
     def _sm_percent(self) -> dict[int, int]:
@@ -211,8 +206,8 @@ def _gpu(nvml: Nvml, uuid: str, handle: Any) -> GpuInfo:
 
 
 def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
-    """Bytes used and in total; zeros on GPUs that share the host's memory. NVML's second version omits the reserve."""
-    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, nvml.constant("nvmlMemory_v2"))
+    """Bytes used and in total; zeros on GPUs that share the host's memory."""
+    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_2)
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
