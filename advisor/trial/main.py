@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 import torch._inductor.config
 
@@ -45,9 +46,8 @@ from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
-# The longest wait for the end of the trial before, and between two looks. Seconds; to leave a GPU takes 0.4 on an H200.
+# The longest wait for the end of the trial before. Seconds; to leave a GPU takes 0.4 on an H200.
 _ENDING_S = 5.0
-_ENDING_LOOK_S = 0.02
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.
 _PHASES_PATIENCE = 2
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
@@ -140,11 +140,9 @@ class Stages:
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
-        until = time.monotonic() + _ENDING_S
-        with contextlib.suppress(OSError):  # on another machine it is somebody else's
-            while self.spec.leaving and time.monotonic() < until:
-                os.kill(self.spec.leaving, 0)  # its process is there until the builder has seen its end
-                time.sleep(_ENDING_LOOK_S)
+        if self.spec.leaving:
+            with contextlib.suppress(psutil.Error):  # it has ended, or takes longer
+                psutil.Process(self.spec.leaving).wait(_ENDING_S)
         loop.to(device)
         set_mode(loop)
         return loop, device
