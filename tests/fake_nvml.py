@@ -42,6 +42,7 @@ class FakeNvml:
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
             "nvmlDeviceGetUUID": lambda handle: f"{UUID[:-1]}{1 + int(handle[3:])}",
+            "nvmlDeviceGetIndex": lambda handle: int(handle[3:]),
             "nvmlDeviceGetName": lambda _: "NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",

@@ -1,7 +1,4 @@
-"""Reading the user's config files: YAML, JSON or TOML. The same loader reads settings files.
-
-YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
-"""
+"""Reading the user's config files, and settings: YAML, JSON or TOML. ``1e-3`` is a number, as in YAML 1.2."""
 
 import json
 import re
@@ -50,10 +47,7 @@ for _reader_or_writer in (ConfigLoader, _Dumper):
 
 
 class TagsAsWritten(ConfigLoader):
-    """Reads a value behind a tag such as ``!include`` as text: nothing is included or made.
-
-    Tags that make Python objects are refused, but for tuples.
-    """
+    """Reads a value behind a tag such as ``!include`` as text; refuses tags of Python objects, but for tuples."""
 
 
 class SettingsLoader(ConfigLoader):
@@ -107,10 +101,7 @@ def is_toml(path: str | Path) -> bool:
 
 
 def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) -> Any:
-    """Parse a YAML, JSON or TOML text. The ending of ``source``, the file's name, says which format it is.
-
-    ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
-    """
+    """Parse a text in the format of its ``source``, a file's name. Raises UsageError when it cannot be read."""
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
     form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:

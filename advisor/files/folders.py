@@ -1,7 +1,6 @@
 """Folders of our own: the state folder, with journals, hints and the chosen theme; and one for temporary files.
 
-Sockets lie in the temporary folder, so its path is short however long the user's is called. Where the process is
-killed, its fork server removes that folder.
+Sockets lie in the latter, so its path is short. Where the process is killed, its fork server removes it.
 """
 
 import atexit
@@ -26,7 +25,9 @@ RecordT = TypeVar("RecordT")
 @cache
 def scratch_folder() -> Path:
     """The folder, which ends with this process. Raises UsageError where there is no room for one."""
-    usual = _usual()
+    usual = ""
+    with suppress(OSError):
+        usual = tempfile.gettempdir()
     for place in dict.fromkeys((usual, "/tmp", "/var/tmp")):  # noqa: S108
         if place and len(os.fsencode(place)) + len(f"/{_PREFIX}12345678") <= _LONGEST:
             with suppress(OSError):
@@ -37,13 +38,6 @@ def scratch_folder() -> Path:
         f"there is no folder for temporary files: neither {usual or 'TMPDIR'} nor /tmp can be written.",
         "Set TMPDIR to a folder that exists, has room, and whose path is short.",
     )
-
-
-def _usual() -> str:
-    try:
-        return tempfile.gettempdir()
-    except OSError:
-        return ""
 
 
 def replace_whole(path: Path, content: bytes, mode: int) -> None:
@@ -90,10 +84,7 @@ def read_record(name: str, empty: RecordT) -> RecordT:
 
 
 def write_record(name: str, record: object) -> None:
-    """Store a record in a file of the state folder, in place of an earlier one.
-
-    Records can be made again, so a disk that is full or not writable is no error.
-    """
+    """Store a record in a file of the state folder. It can be made again, so a full disk is no error."""
     import msgspec
 
     path = state_folder() / name

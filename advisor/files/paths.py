@@ -1,9 +1,7 @@
 """Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
 
-import functools
 import os
 import stat
-import sysconfig
 from pathlib import Path
 
 from advisor.errors import TargetError
@@ -15,6 +13,8 @@ DEMO = "demo"
 PACKAGE = Path(__file__).parents[1]
 # The folders that packages are installed in.
 INSTALLED = ("/site-packages/", "/dist-packages/")
+_LIBRARY = Path(os.__file__).parent
+_PYTHONS = ("<frozen ", f"{_LIBRARY}/", f"{_LIBRARY.resolve()}/")
 
 # Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
 _NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
@@ -38,18 +38,12 @@ def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
 
 def is_pythons_own(file: str) -> bool:
     """Whether a file of code is a module of Python's own library."""
-    return file.startswith(_pythons_folders()) and not any(part in file for part in INSTALLED)
+    return file.startswith(_PYTHONS) and not any(part in file for part in INSTALLED)
 
 
 def is_library(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to this one; else it is the user's."""
     return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
-
-
-@functools.cache
-def _pythons_folders() -> tuple[str, ...]:
-    folder = sysconfig.get_path("stdlib")
-    return "<frozen ", f"{folder}{os.sep}", f"{os.path.realpath(folder)}{os.sep}"
 
 
 def check_target(target: str, directory: str | Path) -> None:

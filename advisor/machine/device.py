@@ -47,19 +47,15 @@ class Memory:
     """Peaks in bytes since the process started. On the CPU both are the largest resident set."""
 
     peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    peak_reserved_bytes: int  # with the pools of CUDA graphs
     device_used_bytes: int | None
 
 
 class Backend:
-    """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's.
+    """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's."""
 
-    ``is_ahead``: calls return before the device has done its work.
-    ``has_memory``: it has memory of its own, which batches are copied to.
-    """
-
-    is_ahead: ClassVar[bool] = False
-    has_memory: ClassVar[bool] = False
+    is_ahead: ClassVar[bool] = False  # calls return before the device has done its work
+    has_memory: ClassVar[bool] = False  # of its own, which batches are copied to
     activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
 
     def __init__(self, device: torch.device) -> None:
@@ -149,10 +145,7 @@ class Cuda(Backend):
         return Identity(found.name, str(found.uuid), (found.major, found.minor), found.total_memory)
 
     def memory(self) -> Memory:
-        """Return the caching allocator's peaks, and the device memory that all processes use now.
-
-        Reserved counts CUDA graph pools, allocated does not.
-        """
+        """Return the caching allocator's peaks, and the device memory that all processes use now."""
         free, total = torch.cuda.mem_get_info(self.device)
         reserved = torch.cuda.max_memory_reserved(self.device)
         return Memory(torch.cuda.max_memory_allocated(self.device), reserved, total - free)

@@ -1,7 +1,6 @@
 """The machine: its host, its GPUs as NVML describes them, and the versions that decide speeds.
 
-NVML is opened on first use and kept open. What a driver does not report is None. A reading of the gauges takes tens of
-microseconds. A machine where NVML cannot be used is described without GPUs, with a sentence that says why.
+What a driver does not report is None. A reading of the gauges takes tens of microseconds.
 """
 
 import importlib
@@ -10,7 +9,6 @@ import platform
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -30,6 +28,8 @@ _THROTTLE_WORDS = {
     0x2: "application clocks set",
     0x100: "display clocks set",
 }
+# What is asked for, by nvml.h's numbers; its second record of memory leaves the reserve out.
+_GPU_SENSOR, _SLOWDOWN_THRESHOLD, _SM_CLOCK, _MEMORY_2 = 0, 1, 1, 0x2000028
 POWER_CAP = _THROTTLE_WORDS[0x4]
 # The reasons that no step earns by itself: heat, and power that the board is not given.
 SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
@@ -39,15 +39,6 @@ _ON_THE_CPU = "so the session runs on the CPU."
 
 class NvmlUnavailableError(Exception):
     """NVML cannot be used here; the message is a plain sentence with the reason and the consequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU that NVML has found."""
-
-    index: int
-    uuid: str
-    handle: Any
 
 
 class Nvml:
@@ -61,19 +52,18 @@ class Nvml:
         self._lock = threading.Lock()
         self._pid: int | None = None
         self._library: Any = None
-        self._devices: tuple[Device, ...] = ()
-        self._failure: str | None = None
+        self._gpus: dict[str, Any] = {}
+        self._failure = ""
 
     @property
-    def devices(self) -> tuple[Device, ...]:
-        """The GPUs. Raises NvmlUnavailableError when NVML cannot be used or finds none."""
+    def gpus(self) -> dict[str, Any]:
+        """The handles of the GPUs by UUID. Raises NvmlUnavailableError when NVML cannot be used or finds none."""
         with self._lock:
             if self._pid != os.getpid():
-                self._pid, self._failure, self._devices = os.getpid(), None, ()
-                self._open()
+                self._pid, self._failure = os.getpid(), self._open()
         if self._failure:
             raise NvmlUnavailableError(self._failure)
-        return self._devices
+        return self._gpus
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """The answer to one NVML call, by name; None if this GPU, driver, binding or user gets no answer."""
@@ -83,11 +73,8 @@ class Nvml:
         except self._library.NVMLError:
             return None
 
-    def constant(self, name: str) -> int:
-        """One of NVML's constants; 0 when this version of its binding lacks it."""
-        return int(getattr(self._library, name, 0))
-
-    def _open(self) -> None:
+    def _open(self) -> str:
+        """Find the GPUs; the reason if there are none."""
         self._library = library = self._load()
         try:
             library.nvmlInit()
@@ -95,14 +82,10 @@ class Nvml:
         except library.NVMLError as error:
             no_driver = error.value == library.NVML_ERROR_LIBRARY_NOT_FOUND
             what = "There is no NVIDIA driver on this machine" if no_driver else "NVML cannot be used"
-            self._failure = f"{what} ({error}), {_ON_THE_CPU}"
-            return
-        handles = [self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers]
-        uuids = [None if handle is None else self.ask("nvmlDeviceGetUUID", handle) for handle in handles]
-        found = zip(numbers, uuids, handles, strict=True)
-        self._devices = tuple(Device(number, uuid, handle) for number, uuid, handle in found if uuid is not None)
-        if not self._devices:
-            self._failure = f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
+            return f"{what} ({error}), {_ON_THE_CPU}"
+        handles = filter(None, (self.ask("nvmlDeviceGetHandleByIndex", number) for number in numbers))
+        self._gpus = {uuid: one for one in handles if (uuid := self.ask("nvmlDeviceGetUUID", one))}
+        return "" if self._gpus else f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
 
 
 NVML = Nvml()
@@ -112,63 +95,79 @@ def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
     """The host and its GPUs. Never raises: without GPUs ``gpu_note`` says why there are none."""
     host = host_info()
     try:
-        gpus = tuple(_gpu(nvml, device) for device in nvml.devices)
+        return Hardware(host, tuple(_gpu(nvml, uuid, handle) for uuid, handle in nvml.gpus.items()))
     except NvmlUnavailableError as error:
         return Hardware(host, gpu_note=str(error))
-    return Hardware(host, gpus)
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
     """One reading of every GPU's gauges; empty where NVML cannot be used."""
     with suppress(NvmlUnavailableError):
-        return tuple(_reading(nvml, one.uuid, one.handle) for one in nvml.devices)
+        return tuple(GpuGauges(uuid, nvml).read() for uuid in nvml.gpus)
     return ()
 
 
 def counts_energy(uuid: str) -> bool:
     """Whether a GPU, by its UUID, has an energy counter that can be read."""
-    try:
+    with suppress(NvmlUnavailableError):
         return GpuGauges(uuid, NVML).energy_j() is not None
-    except NvmlUnavailableError:
-        return False
+    return False
 
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
     """The processes that compute on any GPU, as NVML numbers them; empty where it cannot be used."""
     with suppress(NvmlUnavailableError):
-        return frozenset().union(*(_pids(nvml, device.handle) or () for device in nvml.devices))
+        return frozenset().union(*(_pids(nvml, handle) or () for handle in nvml.gpus.values()))
     return frozenset()
 
 
 class GpuGauges:
-    """A GPU by its UUID with or without the prefix: its handle is looked up once.
-
-    Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one that is an instance of a GPU (MIG).
-    """
+    """A GPU by its UUID. Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one of MIG's."""
 
     def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
-        known = {device.uuid.removeprefix("GPU-"): device.handle for device in nvml.devices}
+        known = {known.removeprefix("GPU-"): handle for known, handle in nvml.gpus.items()}
         if (bare := uuid.removeprefix("GPU-")) not in known:
             raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
         self._nvml, self._uuid, self._gpu = nvml, uuid, known[bare]
         self._seen_us = 0
-        margin = nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu)
-        now = nvml.ask("nvmlDeviceGetTemperature", self._gpu, nvml.constant("NVML_TEMPERATURE_GPU"))
-        threshold = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
-        # The temperature at which the GPU slows itself down: from its margin (Ada and later), or its threshold.
-        self.slowdown_c: int | None = nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, threshold)
+
+    @property
+    def slowdown_c(self) -> int | None:
+        """The temperature at which the GPU slows itself down: from its margin (Ada and later), or its threshold."""
+        margin, now = self._nvml.ask("nvmlDeviceGetMarginTemperature", self._gpu), self._temperature_c()
         if margin is not None and now is not None:
-            self.slowdown_c = int(now + margin)
+            return int(now + margin)
+        found: int | None = self._nvml.ask("nvmlDeviceGetTemperatureThreshold", self._gpu, _SLOWDOWN_THRESHOLD)
+        return found
 
     def read(self) -> GpuReading:
-        """A reading. One thread at a time."""
-        reading = _reading(self._nvml, self._uuid, self._gpu)
-        return replace(reading, sm_percent=self._sm_percent())
+        """A reading of the gauges and the processes. One thread at a time."""
+        nvml, gpu = self._nvml, self._gpu
+        used, total = _memory(nvml, gpu)
+        rates = nvml.ask("nvmlDeviceGetUtilizationRates", gpu)
+        bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu) or 0
+        return GpuReading(
+            uuid=self._uuid,
+            utilization_percent=None if rates is None else int(rates.gpu),
+            memory_used_bytes=used,
+            memory_total_bytes=total,
+            temperature_c=self._temperature_c(),
+            power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
+            sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, _SM_CLOCK),
+            throttle_reasons=_throttle_words(bits),
+            idle=bool(bits & _IDLE),
+            pids=_pids(nvml, gpu),
+            sm_percent=self._sm_percent(),
+        )
 
     def energy_j(self) -> float | None:
         """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter."""
         millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
         return None if millijoules is None else millijoules / 1000
+
+    def _temperature_c(self) -> int | None:
+        found: int | None = self._nvml.ask("nvmlDeviceGetTemperature", self._gpu, _GPU_SENSOR)
+        return found
 
     def _sm_percent(self) -> dict[int, int]:
         """The highest utilisation in the driver's samples since the last call, by process."""
@@ -185,16 +184,15 @@ class GpuGauges:
         return busy
 
 
-def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
-    handle = device.handle
+def _gpu(nvml: Nvml, uuid: str, handle: Any) -> GpuInfo:
     used, total = _memory(nvml, handle)
     modes = nvml.ask("nvmlDeviceGetMigMode", handle)  # at present, and after the next start
     capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
     running, own = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or (), own_pids()
     others = [process for process in running if process.pid not in own]
     return GpuInfo(
-        index=device.index,
-        uuid=device.uuid,
+        index=int(nvml.ask("nvmlDeviceGetIndex", handle) or 0),
+        uuid=uuid,
         name=nvml.ask("nvmlDeviceGetName", handle) or "unnamed GPU",
         memory_total_bytes=total,
         memory_used_bytes=used,
@@ -207,28 +205,9 @@ def _gpu(nvml: Nvml, device: Device) -> GpuInfo:
     )
 
 
-def _reading(nvml: Nvml, uuid: str, gpu: Any) -> GpuReading:
-    """The gauges and the processes of a GPU."""
-    used, total = _memory(nvml, gpu)
-    rates = nvml.ask("nvmlDeviceGetUtilizationRates", gpu)
-    bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu) or 0
-    return GpuReading(
-        uuid=uuid,
-        utilization_percent=None if rates is None else int(rates.gpu),
-        memory_used_bytes=used,
-        memory_total_bytes=total,
-        temperature_c=nvml.ask("nvmlDeviceGetTemperature", gpu, nvml.constant("NVML_TEMPERATURE_GPU")),
-        power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
-        sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
-        throttle_reasons=_throttle_words(bits),
-        idle=bool(bits & _IDLE),
-        pids=_pids(nvml, gpu),
-    )
-
-
 def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
-    """Bytes used and in total; zeros on GPUs that share the host's memory. NVML's second version omits the reserve."""
-    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, nvml.constant("nvmlMemory_v2"))
+    """Bytes used and in total; zeros on GPUs that share the host's memory."""
+    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle, _MEMORY_2)
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
@@ -262,10 +241,7 @@ def process_name(pid: int) -> str:
 
 
 def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
-    """The GPUs that this process may use, in the order in which CUDA numbers them.
-
-    NVML's order, in which they are given, is CUDA's where all are of one model.
-    """
+    """The GPUs that this process may use, in CUDA's order, which is NVML's where all are of one model."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus

@@ -14,8 +14,6 @@ import psutil
 from advisor.records import HostInfo, HostSample
 
 CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
-# The time over which the processor's share is taken, in seconds.
-_LOOKS_FOR_S = 0.2
 # The shortest time over which the cores in use are told. Seconds; the kernel counts in hundredths of one.
 _SHORTEST_WATCH_S = 1.0
 
@@ -45,8 +43,8 @@ def host_info(root: Path = Path("/")) -> HostInfo:
 def usable_cores(root: Path = Path("/")) -> int:
     """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
     affinity = len(os.sched_getaffinity(0))
-    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
-    return max(1, min([affinity, *map(math.ceil, quotas)]))
+    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder))]
+    return min([affinity, *map(math.ceil, quotas)])
 
 
 def _memory_limits(root: Path) -> tuple[int, int]:
@@ -67,16 +65,13 @@ def _memory_limits(root: Path) -> tuple[int, int]:
 
 def _cpu_quota(folder: Path) -> float | None:
     """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
-    quota, _, period = text_of_file(folder / "cpu.max").strip().partition(" ")
-    if not quota:
-        quota, period = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
+    version_1 = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    quota, period = text_of_file(folder / "cpu.max").split() or version_1
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control group and of those above it, for versions 2 and 1.
+    """The folders of this process's control group (version 2 or 1) and those above it.
 
     Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
     """
@@ -104,10 +99,9 @@ def text_of_file(path: Path) -> str:
 
 
 def sample_host() -> HostSample:
-    """Return one reading. It waits a moment to measure the processor's share."""
+    """Return one reading. It takes 0.2 s: psutil's share since the last call would be 0 at each thread's first one."""
     memory = psutil.virtual_memory()
-    # psutil's share since the last call would be 0 at each thread's first one.
-    return HostSample(psutil.cpu_percent(_LOOKS_FOR_S), memory.total - memory.available, memory.total)
+    return HostSample(psutil.cpu_percent(0.2), memory.total - memory.available, memory.total)
 
 
 class CoresInUse:

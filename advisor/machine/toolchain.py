@@ -14,10 +14,7 @@ _FOLDERS = (f"{sys.prefix}/lib", "/usr/local/lib", "/opt/intel/oneapi/compiler/l
 
 
 def cannot_compile(facts: Facts) -> Skip | None:
-    """The reason the model cannot be compiled for this device, or None.
-
-    On a GPU Triton compiles the kernels itself, and their launchers with a C compiler. The CPU backend calls g++.
-    """
+    """The reason the model cannot be compiled for this device, or None. On a GPU only Triton's launchers are in C."""
     if facts.workload.torchscript:
         return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
     variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))

@@ -72,10 +72,7 @@ def _builtin(value: Any) -> Any:
 
 
 class Channel:
-    """The trial's end: sends messages, and puts what it receives into ``commands``.
-
-    A thread does that, and watches for the parent's end closing.
-    """
+    """The trial's end: it sends messages, and a thread puts what comes into ``commands``, while the parent lives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,7 +1,7 @@
 """Processes and their groups: one killed, a trial's own, and the fork server's.
 
-The fork server ends with its session: when the session's process dies, the kernel tells it. Processes that leave their
-trial's group, as daemons do, become the fork server's children (on Linux) and end with it.
+The fork server ends with its session, whose death the kernel tells it. Processes that leave their trial's group, as
+daemons do, become the fork server's children and end with it.
 """
 
 import contextlib
@@ -41,9 +41,8 @@ def kill(pid: int, *, group: bool = False) -> None:
 def lead_own_group() -> None:
     """Leave the terminal's process group: Ctrl+C is for the session, which ends its trials itself.
 
-    Until this call the fork server's children ignore Ctrl+C; afterwards it raises KeyboardInterrupt as usual. The fork
-    server's files are closed, for the user's output must not reach it. Its start method, which is handed down, is put
-    back to Python's own; a target that chooses it gets a fork server of its own, as in the user's program.
+    Signals do what they usually do again. The fork server's files are closed, for the user's output must not reach it.
+    Its start method is put back to Python's own; a target that chooses it gets a fork server of its own.
     """
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()
@@ -59,10 +58,7 @@ def lead_own_group() -> None:
 
 
 def end_with_session() -> bool:
-    """Make the fork server end with its session. To be called before it imports anything large.
-
-    Return False in a fresh interpreter, which imports the same modules but has no fork server.
-    """
+    """Make the fork server end with its session, before it imports anything large. False in a fresh interpreter."""
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]  # for the fork server alone
     session, _, folder = os.environ.pop(SCRATCH, "").partition(":")

@@ -1,7 +1,6 @@
-"""Signals that end perf-advisor: SIGINT, SIGTERM and SIGHUP. They are remembered, and obeyed where that is safe.
+"""Signals that end perf-advisor: SIGINT, SIGTERM and SIGHUP. A handler only takes note: results are to be reported.
 
-What was measured is to be reported however often and whenever they come, so a handler only takes note. Imports almost
-nothing: it is there before the rest of perf-advisor is.
+Imports almost nothing: it is there before the rest of perf-advisor is.
 """
 
 import os

@@ -67,10 +67,7 @@ class Stream(io.FileIO):
 
 
 def take_streams() -> Stream:
-    """Take over the streams of a process that is perf-advisor's own, and return its standard output.
-
-    Output to a closed one is dropped; characters that a terminal lacks become ``?``.
-    """
+    """Take over perf-advisor's own streams, and return standard output. What a terminal lacks becomes ``?``."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # no file may get the number of a standard stream that the shell closed
     os.close(descriptor)

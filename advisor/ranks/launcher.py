@@ -1,8 +1,7 @@
 """The process that launches a trial's ranks with PyTorch's own launcher, and sends their first error.
 
 ``torch.distributed.run`` (torchrun) starts the ranks, each in a session of its own, and closes their descriptors. So
-each connects to a Unix socket in a private folder: rank 0 speaks over it to the session's process, and all of them end
-when it closes, however the launcher ended.
+each connects to a Unix socket in a private folder, and ends when that closes, however the launcher ended.
 """
 
 import contextlib
@@ -91,10 +90,7 @@ class Launcher:
         self._torchrun.start()
 
     def run(self, channel: Channel, deadline: float) -> TrialResult:
-        """Listen to the ranks until there is a result, an error, or no time left.
-
-        What fails first counts: other ranks that lose their peer, or that torchrun ends, follow from it.
-        """
+        """Listen to the ranks until there is a result, no time left, or a failure: what fails later follows from it."""
         while time.monotonic() < deadline:
             heard = self._listen(channel, deadline)
             if self._results and self._results[0] is not None:

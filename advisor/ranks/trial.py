@@ -1,7 +1,4 @@
-"""A rank of a trial: the program that torchrun starts in each of its processes.
-
-It runs its part of a trial of a plain model, or of a script for torchrun; communication and waits are measured.
-"""
+"""A rank of a trial, a program that torchrun starts: its part of a plain model's trial, or of a script's."""
 
 import datetime
 import math
@@ -37,7 +34,7 @@ from advisor.recipe.plan import StepPlan
 from advisor.records import Block
 from advisor.records.kinds import COLLECTIVES
 from advisor.records.trials import UNUSED_PARAMETERS
-from advisor.step.batch import map_tensors, tensors_of
+from advisor.step.batch import map_tensors
 from advisor.step.graph import GraphedStep
 from advisor.step.spread import spread_loader, spread_model, synchronise_gradients
 from advisor.trial.main import Stages
@@ -69,10 +66,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 class SharedClock(StepClock):
-    """Times blocks that all ranks run: a block lasts as long as the slowest rank, and has the samples of all ranks.
-
-    Therefore all ranks agree on when they are warm, and when they have measured enough.
-    """
+    """Times blocks that all ranks run: each lasts as long as in the slowest rank, so all agree on when to end."""
 
     def run(self, steps: int) -> Block:
         """Time one block of steps in all ranks."""
@@ -158,7 +152,7 @@ class RankTrial(Stages):
             )
         own = slice(rank * samples // ranks, (rank + 1) * samples // ranks)
         shared = map_tensors(lambda one: one[own].contiguous() if one.shape[:1] == (samples,) else one, components.data)
-        if batch_samples(shared, 0) == samples or not any(True for _ in tensors_of(shared)):
+        if batch_samples(shared, 0) == samples:
             raise TargetError(
                 f"a batch of the class {type(components.data).__name__} cannot be divided.",
                 "Return a DataLoader, or a batch of tensors with one entry for each sample.",
@@ -166,10 +160,7 @@ class RankTrial(Stages):
         return shared
 
     def _first_losses(self, step: Any, feed: Feed, components: Components) -> list[float]:
-        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch.
-
-        DistributedDataParallel refuses the step after one in which a parameter got no gradient.
-        """
+        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch."""
         plan = components.plan
         self._say(records.FIRST_STEPS if plan.compiles_with == "none" else records.COMPILING)
         needs_all = plan.strategy == "ddp" and not plan.find_unused_parameters
@@ -181,7 +172,7 @@ class RankTrial(Stages):
             try:
                 loss = step(feed.next())
             except RuntimeError as error:
-                if not unused:
+                if not unused:  # DistributedDataParallel refuses the step after one without a parameter's gradient
                     raise
                 hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
                 raise TargetError(UNUSED_PARAMETERS, hint) from error
@@ -214,8 +205,8 @@ class RankTrial(Stages):
 class RankOfScript(Stages):
     """One rank's part of a trial of a script that is written for torchrun: it runs up to its loop, as in all ranks.
 
-    Rank 0 measures its steps as those of any script. The others take the same steps with no end: in each the ranks wait
-    for one another, so rank 0's step takes as long as the slowest rank's.
+    Rank 0 measures its steps as those of any script. The others take the same steps with no end: the ranks wait for one
+    another, so rank 0's step takes as long as the slowest rank's.
     """
 
     def run(self) -> records.TrialResult:
@@ -259,10 +250,8 @@ def exposed_ms(clock: StepClock) -> float | None:
         clock.run(_PROFILED_STEPS)
     kernels = [one for one in profiler.events() or () if one.device_type == DeviceType.CUDA and not is_range(one)]
     computing = [one for one in kernels if _COMMUNICATION not in one.name.lower()]
-    seen = len(computing) < len(kernels)
-    own_ms = (busy_us(kernels) - busy_us(computing)) / 1e3 / _PROFILED_STEPS if seen else None
-    everywhere = gathered(own_ms)
-    return None if None in everywhere else min(everywhere)
+    exposed_us = gathered(busy_us(kernels) - busy_us(computing) if len(computing) < len(kernels) else None)
+    return None if None in exposed_us else min(exposed_us) / 1e3 / _PROFILED_STEPS
 
 
 def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan) -> list[list[float]]:
@@ -278,13 +267,9 @@ def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan) -> l
 
 
 def straggler_share(everywhere: list[list[float]]) -> float | None:
-    """The share of a step for which the fastest rank waits for the slowest, 0 to 1; None without steps.
-
-    ``everywhere`` are the ms of each rank's steps. In each step another rank may be the slowest.
-    """
+    """The share of a step for which its fastest rank waits for its slowest, 0 to 1, by the ms of each rank's steps."""
     steps = list(zip(*everywhere, strict=True))
-    usual_ms = median(max(times) for times in steps) if steps else 0.0
-    return median(max(times) - min(times) for times in steps) / usual_ms if usual_ms else None
+    return median(max(times) - min(times) for times in steps) / median(map(max, steps)) if steps else None
 
 
 @record

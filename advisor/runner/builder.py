@@ -25,10 +25,7 @@ _GRACE_S = 1.0
 
 
 class ForkedTrial:
-    """A trial that the builder forked, with the interface of :class:`multiprocessing.Process`.
-
-    ``end`` is the pipe over which the builder tells its end.
-    """
+    """A trial that the builder forked, as a :class:`multiprocessing.Process`; its end is told over a pipe."""
 
     def __init__(self, pid: int, end: Connection) -> None:
         self.pid = pid
@@ -62,10 +59,7 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target. It forks trials, and ends with the process that made it.
-
-    With ``imports`` it only imports these; ``imported`` are those for such another builder.
-    """
+    """One builder process for one target; it ends with the process that made it. ``imported`` are for another one."""
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: BuilderReady | None = None) -> None:
         self.target = target
@@ -77,10 +71,9 @@ class Builder:
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 
     def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
-        """Start the process, and wait until the target is built.
+        """Wait until the target is built. Returns the reason that no trial can be forked from it; empty if trials can.
 
-        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch. Returns
-        the reason that no trial can be forked from it; empty if trials can.
+        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch.
         """
         until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended

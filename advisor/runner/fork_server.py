@@ -30,9 +30,9 @@ _LOOK_EVERY_S = 0.05
 
 
 def prepare() -> None:
-    """Start the fork server unless it is running. Returns before torch is imported.
+    """Start the fork server unless it is running, before an app takes the terminal. It imports torch by itself.
 
-    Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
+    Raises UsageError when there is no room for temporary files.
     """
     folder = str(scratch_folder())
     # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
@@ -42,7 +42,7 @@ def prepare() -> None:
     quiet = replaced(sys, "warnoptions", [*sys.warnoptions, "ignore"])
     with contextlib.redirect_stderr(None), quiet, environment(safe):
         resource_tracker.ensure_running()
-    if _is_running():
+    if _running() is not None:
         return
     process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
@@ -58,9 +58,8 @@ def prepare() -> None:
 def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, within_s: float = math.inf) -> None:
     """Have the fork server start a process, in a thread: it may not answer, and the caller must not wait for ever.
 
-    The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that
-    is less. Raises TimeoutError then; OSError when no process was started, or when the start is given up. The next
-    call has another fork server.
+    The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that is
+    less. Raises TimeoutError then; OSError when no process was started, or when the start is given up.
     """
     prepare()
     started: Future[None] = Future()
@@ -88,22 +87,18 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
         raise OSError(f"the fork server could not start a process ({reason}){advice}") from error
 
 
-def _pid() -> int | None:
+def _running() -> psutil.Process | None:
+    """The fork server's process; None where there is none, or it has died."""
     pid: int | None = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009 - it has no public name
-    return pid
-
-
-def _is_running() -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        pid = _pid()
-        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+        server = psutil.Process(pid) if pid is not None else None
+        return server if server is not None and server.status() != psutil.STATUS_ZOMBIE else None
+    return None
 
 
 def _kill() -> None:
-    pid = _pid()
-    if pid is not None:
-        household.kill(pid)
-        until = time.monotonic() + 1.0
-        while _is_running() and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY_S / 5)
+    """End the fork server; the next call has another."""
+    until = time.monotonic() + 1.0
+    while (server := _running()) is not None and time.monotonic() < until:
+        household.kill(server.pid)
+        time.sleep(_LOOK_EVERY_S / 5)

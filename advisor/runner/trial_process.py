@@ -123,10 +123,7 @@ class Trial:
         self._kill_group()
 
     def kill(self) -> None:
-        """Kill the trial's processes and free its resources.
-
-        Its end is awaited, unless it was forked and has reported: then the next trial waits for it.
-        """
+        """Kill the trial's processes, and wait for the end unless the next trial does (``leaving``)."""
         self._kill_group()
         if self._process is not None and self._process.pid is not None and self.leaving is None:
             self._process.join(GRACE_S)
@@ -217,10 +214,7 @@ class Trial:
 
 
 def advice(calls: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was stopped in these calls, and the calls if they help.
-
-    ``hint`` is used unless the process was waiting for the network.
-    """
+    """The hint for a process that was stopped in these calls, ``hint`` by default; and the calls if they help."""
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""
     return (_NO_PROCESSES, calls) if any(part in calls for part in _PROCESSES) else (hint, calls)

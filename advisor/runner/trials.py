@@ -2,10 +2,6 @@
 
 A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
 so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
-
-A trial starts in one of three ways: forked from the process that has built the target once; in a process of the fork
-server's, or forked from one that has imported the target's libraries, which builds the target; or in a fresh
-interpreter, where settings must be in its environment.
 """
 
 import contextlib
@@ -42,10 +38,9 @@ class Runner:
     def build_once(
         self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = math.inf
     ) -> str:
-        """Build a target in a process from which later trials of it are forked.
+        """Build a target in a process from which later trials of it are forked; for the times see ``Builder.build``.
 
-        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch. Returns
-        the reason that it failed, or an empty text; each trial then builds the target itself.
+        Returns the reason that it failed, or an empty text; each trial then builds the target itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)

@@ -30,11 +30,8 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
 
 
 def with_own_loss(form: BatchForm, loss_at: str) -> BatchForm | None:
-    """The form of a batch whose loss the model computes, at this place in its output; None if there is none.
-
-    If a target belongs to the output's scores, a later number in the output is only a part of the loss, as in
-    ``default_loss``.
-    """
+    """The form of a batch whose loss the model computes, at this place in its output; None if there is none."""
+    # Where a target belongs to the output's scores, a later number is only a part of the loss, as in `default_loss`.
     part = form.target not in ("", "batch") and re.fullmatch(r"output\[[1-9]\d*\]", loss_at)
     return replace(form, target=loss_at) if loss_at and not part else None
 

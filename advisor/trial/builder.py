@@ -1,9 +1,8 @@
 """A process that builds the workload once and forks the trials from it.
 
-Building can cost more than measuring: weights are drawn or read, datasets are opened. A fork is as good as a new build
-where building has started no thread, which no fork would have, and has left CUDA alone, which no fork could use any
-more. Elsewhere the builder says why, and each trial builds the target for itself, forked from another builder that
-has only imported the same libraries: of 12 s of each trial of a script with Hugging Face's Trainer they took 8.
+A fork is as good as a new build where building has started no thread, which no fork would have, and has left CUDA
+alone, which no fork could use any more. Elsewhere the builder says why, and each trial builds the target, forked from a
+builder that has only imported the same libraries: of 12 s of a trial with Hugging Face's Trainer they took 8.
 """
 
 import contextlib
@@ -51,10 +50,7 @@ _LOOK_EVERY_S = 0.02
 def builder_main(
     target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None = None
 ) -> None:
-    """Build the target, say whether trials can be forked from it, and fork one for each spec that comes.
-
-    With ``imports`` only these are imported, and each trial builds the target.
-    """
+    """Build the target or only import its ``imports``, say whether trials can be forked, and fork one for each spec."""
     lead_own_group()
     redirect_output(log_path)
     modules, variables = set(sys.modules), dict(os.environ)
@@ -76,8 +72,8 @@ def builder_main(
 def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
     """The workload, the number of PyTorch's threads in its trials, and the reason against forking this process.
 
-    PyTorch computes with one thread meanwhile, even if the target asks for more: its pool does not survive a fork, and
-    GNU's OpenMP waits for it there for ever. With one thread no pool is made.
+    PyTorch computes with one thread meanwhile, even if the target asks for more: no pool survives a fork, and GNU's
+    OpenMP waits for it there for ever.
     """
     wanted = torch.get_num_threads()
     asks_cuda = torch.cuda.is_current_stream_capturing
@@ -134,13 +130,9 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
     return loop, wanted, problem
 
 
-def _started_threads(before: frozenset[int]) -> list[str]:
-    """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work.
-
-    Other idle threads belong to libraries for arithmetic or allocation, which start them anew in a fork, as in a
-    DataLoader's worker. Threads get half a second to end, or to become idle.
-    """
-    until = time.monotonic() + _SETTLES_WITHIN_S
+def _started_threads(before: set[int]) -> list[str]:
+    """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work."""
+    until = time.monotonic() + _SETTLES_WITHIN_S  # to end, or to become idle: libraries start idle ones anew in a fork
     while True:
         pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
         names: list[str] = []
@@ -155,9 +147,9 @@ def _started_threads(before: frozenset[int]) -> list[str]:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _thread_ids() -> frozenset[int]:
+def _thread_ids() -> set[int]:
     """The system's numbers of this process's threads, also of those that are not Python's."""
-    return frozenset(thread.id for thread in psutil.Process().threads())
+    return {thread.id for thread in psutil.Process().threads()}
 
 
 def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:

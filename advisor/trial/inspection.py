@@ -153,7 +153,7 @@ def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of PyTorch, CUDA, the driver and other packages."""
+    """The versions of Python, PyTorch, CUDA and torchvision."""
     found = {"python": sys.version.split()[0], "torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = str(torch.version.cuda)
@@ -201,10 +201,7 @@ def expected_state_bytes(optimizer: Any) -> int:
 
 
 def implementations_of(optimizer: torch.optim.Optimizer, sparse: Collection[torch.Tensor] = ()) -> tuple[str, ...]:
-    """Return those of ``for-loop``, ``foreach`` and ``fused`` that can update an optimizer's parameters.
-
-    ``sparse`` are parameters with sparse gradients. A class with a step of its own has the for-loop only.
-    """
+    """Return those of ``for-loop``, ``foreach`` and ``fused`` that can update parameters, some of them ``sparse``."""
     off: dict[str, Any] = {name: False for name in ("foreach", "fused") if name in optimizer.defaults}
     return ("for-loop", *(name for name in off if not why_not(optimizer, {**off, name: True}, sparse)))
 
@@ -225,18 +222,19 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
-    """The reason not to pad a model's batches further: its loss, or its output in inference, changes.
+    """The reason not to pad a model's batches further, by ``pads``: its loss, or its output in inference, changes.
 
-    It is compared in evaluation mode: the losses of a trial do not tell it where dropout spreads them as far. Empty if
-    only rounding differs, if no batch is shorter, or if the model fails, which its first step will report. All batches
-    are padded by ``pads`` to the longest of them. A user's own step is not run.
+    It is compared in evaluation mode, for dropout can spread the losses of a trial as far. Empty if only rounding
+    differs, if no batch is shorter, or if the model fails, which its first step will report.
     """
     if isinstance(step, OwnStep):
         return "the step is your own: nobody can see whether its model masks padding"
-    padded = [pads(map_tensors(torch.Tensor.clone, batch)) for batch in batches]
-    sizes = [[sum(tensor.numel() for tensor in tensors_of(one)) for one in some] for some in (batches, padded)]
-    added = [long - short for short, long in zip(*sizes, strict=True)]
-    pair = batches[added.index(max(added))], padded[added.index(max(added))]
+
+    def size(batch: Any) -> int:
+        return sum(tensor.numel() for tensor in tensors_of(batch))
+
+    pairs = [(batch, pads(map_tensors(torch.Tensor.clone, batch))) for batch in batches]
+    pair = max(pairs, key=lambda two: size(two[1]) - size(two[0]))
     results: list[torch.Tensor] = []
     try:
         with torch.no_grad(), torch.random.fork_rng(), evaluating(step.model):

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 import torch._inductor.config
 
@@ -45,9 +46,8 @@ from advisor.workloads.loop import Loop, describe
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
-# The longest wait for the end of the trial before, and between two looks. Seconds; to leave a GPU takes 0.4 on an H200.
+# The longest wait for the end of the trial before. Seconds; to leave a GPU takes 0.4 on an H200.
 _ENDING_S = 5.0
-_ENDING_LOOK_S = 0.02
 # Most time that the phases take, as a multiple of their limit and a step. Unitless.
 _PHASES_PATIENCE = 2
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
@@ -66,10 +66,7 @@ _OTHER_LOOPS = {
 
 
 def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
-    """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
-
-    ``loop`` is the workload when it has been built already, by the same steps as here.
-    """
+    """Run one trial, of ``loop`` if that is built, and send its messages; ``asked_at`` is of ``time.monotonic()``."""
     startup_s = time.monotonic() - asked_at
     lead_own_group()
     redirect_output(spec.log_path)
@@ -143,11 +140,9 @@ class Stages:
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
-        until = time.monotonic() + _ENDING_S
-        with contextlib.suppress(OSError):  # on another machine it is somebody else's
-            while self.spec.leaving and time.monotonic() < until:
-                os.kill(self.spec.leaving, 0)  # its process is there until the builder has seen its end
-                time.sleep(_ENDING_LOOK_S)
+        if self.spec.leaving:
+            with contextlib.suppress(psutil.Error):  # it has ended, or takes longer
+                psutil.Process(self.spec.leaving).wait(_ENDING_S)
         loop.to(device)
         set_mode(loop)
         return loop, device
@@ -178,10 +173,7 @@ class Stages:
         return batches
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
-        """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up.
-
-        An error in those of the baseline is one of the target.
-        """
+        """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up."""
         if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
             return Probe(0.0, 0)
         plan, loop = parts.components.plan, parts.loop
@@ -197,7 +189,7 @@ class Stages:
         except (torch.OutOfMemoryError, AdvisorError, LossError):
             raise
         except Exception as error:
-            if not self.spec.kind.inspects:
+            if not self.spec.kind.inspects:  # an error in those of the baseline is one of the target
                 raise
             fits = (
                 f"A batch is {describe(batches[0])}: check that it fits the model and the loss. It is (inputs, target) "
@@ -207,24 +199,15 @@ class Stages:
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
-        """Warm up, time blocks of steps, then do what else this kind of trial measures.
-
-        The time since ``began`` counts as warming up or measuring.
-        """
+        """Warm up, time blocks of steps, then do what else this kind of trial measures; all of it since ``began``."""
         step, eager, loop, components, spec = parts.step, parts.eager, parts.loop, parts.components, self.spec
         feed = feed_of(components, spec.seed)
         clock = StepClock(eager.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
         if spec.kind.inspects and probe.steps:
             self._refuse_hopeless(loop, probe.seconds, probe.usual_step_s)
         self._say("warming up")
-        queued = feed.queued_batches
-        warm = warm_up(
-            clock,
-            limit_s=spec.warmup_limit_s,
-            at_least=queued + 1 if queued else 0,
-            earlier=probe.steps,
-            earlier_step_s=probe.usual_step_s,
-        )
+        at_least = feed.queued_batches + 1 if feed.queued_batches else 0
+        warm = warm_up(clock, spec.warmup_limit_s, probe.steps, probe.usual_step_s, at_least=at_least)
         frames_when_warm = compiled_frames()
         turns = spec.kind is TrialKind.TURNS  # the other trial waits for its own
         blocks, single_ms = self._turns(clock, feed, warm.step_s) if turns else self._blocks(clock, warm.step_s)
@@ -254,7 +237,6 @@ class Stages:
             # A loss that is chosen by the outputs gets output and target in an exported file.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
-        timed = spec.times_phases and may_time_phases
         # Of a script's loop whose step was taken out of it.
         whole_round = loop.whole_round if spec.kind.inspects and loop.step is None else None
         rounds: RoundTimes | None = None
@@ -274,7 +256,7 @@ class Stages:
             **asdict(memory),
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
-            phases=measure_phases(step, feed) if timed else {},
+            phases=measure_phases(step, feed) if spec.times_phases and may_time_phases else {},
             measuring_s=time.perf_counter() - began - probe.seconds - warm.seconds,
             notes=tuple(notes),
             disturbed=self.guards.disturbed,
@@ -303,11 +285,10 @@ class Stages:
     def _blocks(self, clock: StepClock, step_s: float) -> tuple[list[Block], tuple[float, float, float] | None]:
         """The timed blocks, and percentiles of single steps in ms."""
         self._say(messages.MEASURING)
+        spec = self.spec
         with self.guards.watching(clock.backend.identity().uuid):
-            timed = measure(
-                clock, step_s, self.spec.measure_s, at_least_s=self.spec.at_least_s, report=self.channel.send
-            )
-        return merge_uneven(timed), single_steps_ms(clock, timed, self.spec.measure_s)
+            timed = measure(clock, step_s, spec.measure_s, at_least_s=spec.at_least_s, report=self.channel.send)
+        return merge_uneven(timed), single_steps_ms(clock, timed, spec.measure_s)
 
     def _turns(self, clock: StepClock, feed: Feed, step_s: float) -> tuple[list[Block], None]:
         """The blocks that the session asks for, in turn with those of another trial."""

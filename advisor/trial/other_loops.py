@@ -1,8 +1,7 @@
 """The trials that run no timed loop: the reference, a score, an exported file, a compiled model.
 
-The reference runs the probe's steps in a higher precision. How much of a difference is rounding depends on the
-workload: its depth, its conditioning, and what a few updates make of an error. The distance of the user's own steps
-from the same steps in float64 shows it.
+The reference runs the probe's steps in a higher precision. The distance of the user's own steps from them shows how
+much of a difference is rounding, which depends on the workload.
 
 A score is the number that the user's function gives for the model. A training runs some steps first: as many for every
 score, from the same seed and on the same batches.
@@ -61,7 +60,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
 
     It is float64, or plain float32 where parameters are in half precision. Skipped, with the reason, if the steps draw
-    random numbers, which depend on the number type. Raises what the user's code raises when it does not work in it.
+    random numbers, which depend on the number type.
     """
     started = time.perf_counter()
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
@@ -104,10 +103,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
 
 
 def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
-    """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model.
-
-    Raises TargetError for a function that is not there, that raises, or that gives no number.
-    """
+    """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model."""
     evaluate = load_function(spec.evaluate, spec.target.directory)
     components = components_of(loop, device, catalog, spec.settings)
     steps = spec.steps if loop.mode is Mode.TRAIN else 0

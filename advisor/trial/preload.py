@@ -1,8 +1,7 @@
 """The fork server's process: it imports once what all trials need.
 
-Nothing here may initialise CUDA or start threads: the fork server forks after it. The fork server ignores Ctrl+C, which
-is meant for the session; so do its children until each leads its own process group. Its other duties are in
-``process/household.py``.
+Nothing here may initialise CUDA or start threads: the fork server forks after it. It ignores Ctrl+C, which is meant for
+the session; so do its children until each leads its own process group.
 """
 
 import atexit

@@ -23,8 +23,8 @@ _TEXTS = {
     "to use channels_last": Cause.LAYOUT,
 }
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
-_CUDA_MEMORY = "CUDA error: out of memory"
-_LIBRARIES_MEMORY = re.compile(r"(CUBLAS|CUDNN)_STATUS_\w*ALLOC\w*_FAILED")
+# Of that, of the driver, and of libraries, when there is no memory.
+_NO_MEMORY = re.compile(rf"{_CPU_ALLOCATOR}|CUDA error: out of memory|(CUBLAS|CUDNN)_STATUS_\w*ALLOC\w*_FAILED")
 # The function in which PyTorch runs a backward pass, in a traceback (PyTorch 2.6 to 2.14).
 _BACKWARD = "_engine_run_backward"
 
@@ -33,9 +33,9 @@ def result_of(error: BaseException) -> TrialResult:
     """The result of a trial that raised an error. Running out of memory is recognised anywhere in the user's code."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     text, causes = message_of(cause), causes_of(error)
-    # The driver's own errors, and those of libraries and of the CPU's allocator.
-    known = _CPU_ALLOCATOR in text or _CUDA_MEMORY in text or _LIBRARIES_MEMORY.search(text) is not None
-    if isinstance(cause, MemoryError | torch.OutOfMemoryError) or (isinstance(cause, RuntimeError) and known):
+    if isinstance(cause, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(cause, RuntimeError) and _NO_MEMORY.search(text)
+    ):
         # The first sentences are about the request; the rest is about the allocator.
         line = next(iter(text.rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
         reason = ". ".join(line.split(". ")[:2]).rstrip(".") + "." if line else type(cause).__name__

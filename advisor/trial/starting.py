@@ -1,8 +1,7 @@
 """The start of a trial's process, before PyTorch is imported; and a fresh interpreter in its place.
 
-A failure to import is reported with its reason, without a traceback. A trial whose settings must be in the environment
-before Python and its libraries start replaces its program: its id, its process group and its end of the channel stay,
-so the parent listens, times out and kills as ever.
+A trial whose settings must be in the environment before Python and its libraries start replaces its program: its id,
+its process group and its end of the channel stay, so the parent listens, times out and kills as ever.
 """
 
 import contextlib
@@ -53,9 +52,8 @@ def import_main(connection: Connection, log_path: str) -> ModuleType:
             return importlib.import_module("advisor.trial.main")
         except BaseException as error:  # whatever a library raises
             failure = error
-    refused = refusal_of(failure)
     reason, hint = f"{type(failure).__name__}: {failure}", "Run `python -c 'import torch'`."
-    if refused:
+    if refused := refusal_of(failure):
         reason, hint = refused.message, refused.hint
     details = "".join(traceback.format_exception(failure))
     with contextlib.suppress(OSError):

@@ -44,20 +44,15 @@ def data_of(loop: Loop, settings: Mapping[str, Any]) -> Any:
 
 
 def set_mode(loop: Loop) -> None:
-    """Put a model into the mode of its loop. If it is in that mode already, its frozen layers keep theirs.
-
-    A user's own training step is left alone: some train in evaluation mode.
-    """
+    """Put a model into the mode of its loop. If it is in that mode already, its frozen layers keep theirs."""
     training = loop.mode is Mode.TRAIN
+    # Some steps of users' own train in evaluation mode.
     if loop.model.training is not training and not (training and loop.step is not None):
         loop.model.train(training)
 
 
 def feed_of(components: Components, seed: int) -> Feed:
-    """The source of batches: the DataLoader, whose first epoch begins under the seed, or one batch, moved once.
-
-    Types and layouts are converted in each step, as they would be for each new batch.
-    """
+    """The source of batches: the DataLoader, whose first epoch begins under the seed, or one batch, moved once."""
     if components.has_loader:
         return Feed(loop_loader(components.data, components.plan), seed)
     return Feed(mover(torch.device(components.plan.device))(components.data))
@@ -90,10 +85,7 @@ def stepper(step: Callable[[Any], Any], feed: Feed, batch_size: int) -> Callable
 
 
 def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossForm:
-    """The form of the loop's loss: the one that the inspection recorded, that of its signature, or one that works.
-
-    Raises LossError where no form works.
-    """
+    """The form of the loop's loss: the one that the inspection recorded, that of its signature, or one that works."""
     if spec.loss_form:
         return LossForm(spec.loss_form)
     if loop.step is not None:
@@ -109,10 +101,9 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
 
 
 def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
-    """The first form of a loss that gives a number, for one whose signature leaves its form open.
+    """The first form of a loss that gives a number on a copy of the model; ``batch`` is on its device.
 
-    Only the inspection calls this: it runs the loss on a copy of the model. ``batch`` is on the model's device. Raises
-    LossError where neither form works.
+    Raises LossError where neither form works.
     """
     try:
         copied = copy.deepcopy(model)

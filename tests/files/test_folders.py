@@ -32,7 +32,7 @@ def test_a_folder_of_our_own_that_ends_with_the_process():
 def test_a_long_or_missing_folder_is_passed_over(tmp_path, monkeypatch):
     long = tmp_path / ("long" * 40)
     long.mkdir()
-    monkeypatch.setattr(folders, "_usual", lambda: str(long))
+    monkeypatch.setattr(folders.tempfile, "gettempdir", lambda: str(long))
     assert len(os.fsencode(scratch_folder())) + len("/listener-12345678") < 104
     assert not list(long.iterdir())
     scratch_folder().rmdir()

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import advisor.machine.device
 import advisor.trial.measurement.clock
+from advisor.figures.stats import median_error
 from advisor.records import Block
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
@@ -21,7 +22,6 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     measure,
     merge_uneven,
-    relative_half_width,
     single_steps_ms,
     steps_in,
     warm_up,
@@ -206,8 +206,7 @@ def test_precision_is_that_of_a_median_of_normal_values():
     shares = []
     for count in range(101, 1001, 50):
         values = [100 + NormalDist().inv_cdf((place + 0.5) / count) for place in range(count)]
-        expected = NormalDist().inv_cdf(0.975) * math.sqrt(math.pi / 2 / count) / 100
-        shares.append(relative_half_width(values) / expected)
+        shares.append(median_error(values) / (math.sqrt(math.pi / 2 / count) / 100))
     assert fmean(shares) == pytest.approx(1.0, abs=0.06)
 
 

@@ -1,12 +1,11 @@
 """The clock: a warm-up until steps are steady, then blocks of back-to-back steps.
 
-Nothing but steps is in a block: not even a function of ours around each. The spread of single steps comes from blocks
-of one step each: on an H200 their events made a replayed graph of 0.33 ms 4 % slower.
+Nothing but steps is in a block. The spread of single steps comes from blocks of one step each: on an H200 their events
+made a replayed graph of 0.33 ms 4 % slower.
 
-On CUDA blocks follow one another without waiting: an event at each boundary tells when the device got there. In a
-loop the host is ahead of the device, and a device that was waited for idles until the first kernels of the next step
-are launched: on H200s 0.3 to 1.4 ms a block, 1 % of a GPT-2's step of 84 ms. Where workers are slow and then have many
-batches at once, waiting would also add at each boundary what a loop does meanwhile, such as starting the next epoch.
+On CUDA blocks follow one another without waiting: an event at each boundary tells when the device got there. A device
+that was waited for idles until the next kernels are launched: on H200s 0.3 to 1.4 ms a block, 1 % of a GPT-2's step of
+84 ms. Where workers have many batches at once, waiting would also add what a loop does meanwhile.
 """
 
 import itertools
@@ -26,7 +25,8 @@ from advisor.records import Block, Latency
 from advisor.step.batch import PAIR, tensors_of
 
 BLOCKS_PER_TRIAL = 24
-PRECISION = 0.01
+# Standard error of the median's logarithm at which its 95 % interval is 0.5 % wide.
+_LARGEST_ERROR = math.log1p(0.0025) / NormalDist().inv_cdf(0.975)
 _CHECK_EVERY = 5
 _LONGEST_BLOCK_STEPS = 2000
 _SINGLE_STEPS_S = 0.2
@@ -59,10 +59,7 @@ class StepClock:
         self.cycle_of = cycle_of
 
     def steps_of(self, seconds: float, step_s: float, *, longest_s: float = 0.0) -> int:
-        """The number of steps in a block of about this duration: whole cycles of the data.
-
-        A cycle that fits in ``longest_s`` may make it longer.
-        """
+        """The steps in a block of about this duration: whole cycles of the data, if need be one of ``longest_s``."""
         steps = steps_in(seconds, step_s)
         cycle = self.cycle_of(max(steps, steps_in(longest_s, step_s)))
         return cycle * max(1, round(steps / cycle))
@@ -78,10 +75,8 @@ class StepClock:
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 1) -> list[Block]:
         """Time blocks of ``steps`` steps, without synchronising between them, until ``enough`` of them are done.
 
-        A device that works asynchronously gets up to ``ahead`` blocks before the host waits for one.
-
-        Marks do not see work in other streams. If much of the wall time is missing from the marks, the wall time is
-        divided equally.
+        A device that works asynchronously gets up to ``ahead`` blocks before the host waits for one. Marks do not see
+        work in other streams: if much of the wall time is missing from them, it is divided equally.
         """
         ahead = ahead if self.backend.is_ahead else 0
         self.backend.synchronize()
@@ -125,21 +120,20 @@ def measure(
     at_least_s: float = 0.0,
     report: Callable[[Block], None] = lambda block: None,
 ) -> list[Block]:
-    """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
+    """Time blocks until the median's interval is narrower than 0.5 %, for ``at_least_s`` to ``measure_s`` seconds.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. An epoch that fits in
-    ``measure_s`` is a block: its first batches are ready early, and its later ones wait.
-    ``report`` is given the last block, a few times a second, between two blocks.
+    ``measure_s`` is a block: its first batches are ready early. ``report`` gets the last block a few times a second.
     """
     steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)
     limit_s = max(measure_s, at_least_s)
-    reported, reported_at = 0, -math.inf
+    reported_at = -math.inf
 
     def enough(so_far: list[Block]) -> bool:
-        nonlocal reported, reported_at
+        nonlocal reported_at
         now = time.perf_counter()
-        if len(so_far) > reported and now - reported_at >= _REPORT_INTERVAL_S:
-            reported, reported_at = len(so_far), now
+        if so_far and now - reported_at >= _REPORT_INTERVAL_S:
+            reported_at = now
             report(so_far[-1])
         elapsed_s = sum(block.seconds for block in so_far)  # the same for all ranks of a trial
         if len(so_far) < FEWEST_BLOCKS:
@@ -147,15 +141,10 @@ def measure(
         if elapsed_s >= limit_s:
             return True
         due = elapsed_s >= at_least_s and len(so_far) >= 2 * FEWEST_BLOCKS and len(so_far) % _CHECK_EVERY == 0
-        return due and relative_half_width([block.samples_per_s for block in so_far]) < PRECISION / 4
+        return due and median_error([block.samples_per_s for block in so_far]) < _LARGEST_ERROR
 
     # Steps that are so long that a second one ahead would overrun the trial hide the wait anyway.
     return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
-
-
-def relative_half_width(rates: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of the median of some rates, as a share of it."""
-    return math.expm1(NormalDist().inv_cdf(0.975) * median_error(rates))
 
 
 def mean_step_s(blocks: Sequence[Block]) -> float:
@@ -181,10 +170,9 @@ def percentiles_of(
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks; consecutive ones are merged if their steps differ much.
+    """The blocks; consecutive ones are merged if their steps differ much, as where every fourth waits for data.
 
-    If every fourth step waits for data, no step is typical: the median over blocks of one step would show the frequent
-    kind and hide the cost of the others. Longer blocks contain both.
+    The median over blocks of one step would show the frequent kind and hide the cost of the others.
     """
     merged = list(blocks)
     while len(merged) >= 2 * FEWEST_BLOCKS:
@@ -237,21 +225,19 @@ class WarmUp:
 
 
 def warm_up(
-    clock: StepClock, *, limit_s: float, at_least: int = 0, earlier: int = 0, earlier_step_s: float = math.inf
+    clock: StepClock, limit_s: float, earlier: int = 0, earlier_step_s: float = math.inf, *, at_least: int = 0
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The first step may compile for minutes and is not in the limit. ``at_least`` further steps always run. The
-    ``earlier`` steps count towards the limit, at ``earlier_step_s`` each, or at the time of this first step if that is
-    shorter, since an earlier one may have compiled. If they used up the limit, one step is enough.
+    That may compile for minutes. ``at_least`` further steps always run. The ``earlier`` steps count towards the limit,
+    each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)
     usual_s = min(first.seconds, earlier_step_s)
-    before_s = earlier * usual_s if earlier else 0.0
-    if before_s > limit_s and not at_least:
+    spent_s, steps, windows = earlier * usual_s, 1, [first.seconds]
+    if spent_s > limit_s and not at_least:
         return WarmUp(first.seconds, 1, usual_s, steady=True)
-    spent_s, steps, windows = before_s, 1, [first.seconds]
     while True:
         block = clock.run(clock.steps_of(_WINDOW_S, min(windows[-3:]), longest_s=_LONGEST_WINDOW_S))
         steps += block.steps

@@ -108,10 +108,7 @@ def _epochs(loader: Any, seed: int | None) -> Iterator[Any]:
 
 
 class Feed:
-    """Batches from a loader, epoch after epoch, or the one resident batch again and again.
-
-    With a ``seed`` the first epoch begins under it.
-    """
+    """Batches from a loader, whose first epoch begins under a ``seed``, or the one resident batch again and again."""
 
     def __init__(self, data: Any, seed: int | None = None) -> None:
         # An exported Python file wraps a loader in a class of its own.
@@ -134,14 +131,12 @@ class Feed:
     @property
     def queued_batches(self) -> int:
         """The number of batches that workers may have ready before the first step: consume them before timing."""
-        if self._loader is None or self._loader.num_workers == 0:
-            return 0
-        return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
+        return 0 if self._loader is None else int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
 
     def cycle(self, most_steps: int) -> int:
-        """The number of steps after which the work of a loader's workers repeats: an epoch of at most ``most_steps``.
+        """The steps after which the work of a loader's workers repeats: an epoch, if it has ``most_steps`` at most.
 
-        For longer epochs it is one batch of each worker, since all workers finish at about the same time.
+        Else it is one batch of each worker, since all workers finish at about the same time.
         """
         workers = self._loader.num_workers if self._loader is not None else 0
         if not workers:

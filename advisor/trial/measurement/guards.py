@@ -28,18 +28,14 @@ class Guards:
 
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
-    ``beside`` is the process of the same session that compiles meanwhile. NVML is opened for it, once in a trial's
-    process; that time is in the trial's wall seconds and in no other figure.
+    ``beside`` is the process of the same session that compiles meanwhile.
 
-    A disturbance of the GPU is another process that computes meanwhile, or that comes; a slowdown for heat or for power
-    that the board is not given; a clock that falls without a power cap as its reason; a GPU about to slow down. A
-    process that holds memory and does nothing is none, nor is the power cap, which a heavy step earns.
+    A process that holds memory and does nothing is no disturbance, nor is the power cap, which a heavy step earns.
     """
 
     def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: hardware.Nvml = hardware.NVML) -> None:
         self._nvml = nvml if watch_gpu else None
         self._before = hardware.compute_pids(nvml) if watch_gpu else frozenset[int]()
-        self._own = frozenset[int]()
         self._beside = frozenset(() if beside is None else (beside,))
         self._readings: list[GpuReading] = []
         self._energy_j: float | None = None
@@ -62,8 +58,7 @@ class Guards:
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
         """Watch the GPU of this UUID until the block ends; then ``disturbed`` says what was the matter.
 
-        Nothing is said of a block that raises. Call it when this process has a CUDA context: NVML lists the process
-        only then. A GPU that NVML does not know is not read.
+        Call it when this process has a CUDA context: NVML lists the process only then.
         """
         gauges = None
         with suppress(hardware.NvmlUnavailableError):
@@ -71,7 +66,7 @@ class Guards:
         if gauges is None:
             yield
             return
-        self._own = frozenset(hardware.own_pids())
+        own = hardware.own_pids()
         self._readings.append(gauges.read())
         ended = threading.Event()
 
@@ -89,18 +84,14 @@ class Guards:
             ended.set()
             thread.join()
         self._readings.append(gauges.read())
-        self._own |= hardware.own_pids()  # workers that were started meanwhile
+        own |= hardware.own_pids()  # workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
             self._energy_j = energy_end - energy_start
-        ours = own_processes(self._readings, self._before, self._own, self._beside)
+        ours = own_processes(self._readings, self._before, frozenset(own), self._beside)
         self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
-        """Energy of the whole GPU per sample timed, in joules.
-
-        It includes idle power and the time between blocks. None without an energy counter, or for less than a second,
-        which holds too few updates of the counter.
-        """
+        """Joules of the whole GPU per sample timed, with idle power; None without a counter, or for under a second."""
         samples = sum(block.samples for block in blocks)
         return self._energy_j / samples if self._energy_j is not None and samples else None
 
@@ -110,9 +101,8 @@ def own_processes(
 ) -> frozenset[int]:
     """NVML's numbers for the processes of a trial and what runs ``beside`` it; empty where it does not list them.
 
-    ``before`` were listed before the trial touched CUDA, ``own`` are its processes as this host numbers them. Inside a
-    container NVML may number them as the host does: then they are those that appeared first, and nobody can tell
-    strangers from what runs beside.
+    ``before`` were listed before the trial touched CUDA, ``own`` are its processes as this process numbers them. Inside
+    a container NVML may number them as the host does: then they are those that appeared first.
     """
     new = (pids - before for pids in _known(readings, "pids"))
     appeared = next(filter(None, new), frozenset[int]())  # NVML may list a process a moment after its context is there

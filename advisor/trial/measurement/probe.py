@@ -22,22 +22,16 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(slots=True)
 class Probe:
-    """The results of the first steps. ``seconds`` is the time of the ``steps`` alone.
+    """The results of the first steps. Losses, outputs, skipped steps and operations are as in ``TrialResult``."""
 
-    ``usual_step_s`` is the mean time of a step, without the longest, which compiles. ``losses`` and ``outputs`` are as
-    in ``TrialResult``. ``skipped_steps`` counts updates that a gradient scaler skipped. ``operations`` counts the
-    operations behind the model's first output. ``loss_at`` is the code that reads the model's own loss from it, empty
-    for none.
-    """
-
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the steps alone
     steps: int = 0
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
     skipped_steps: int = 0
-    usual_step_s: float = 0.0
+    usual_step_s: float = 0.0  # the mean time of a step, without the longest, which compiles
     operations: int = 0
-    loss_at: str = ""
+    loss_at: str = ""  # the code that reads the model's own loss from its first output; empty for none
 
 
 def probe_training(
@@ -50,9 +44,8 @@ def probe_training(
 ) -> Probe:
     """The first training steps, one per batch; fewer, but at least ``fewest``, if they take longer than ``limit_s``.
 
-    The longest step, which compiles, does not count towards the limit. A gradient scaler skips steps at first, until
-    its scale fits. A skipped step changes no weight and is run again, so that the losses can be compared step by step
-    with a loop without a scaler.
+    The longest step, which compiles, does not count towards the limit. A step that a gradient scaler skips, until its
+    scale fits, changes no weight and is run again: so the losses can be compared with those of a loop without one.
     """
     model = getattr(getattr(step, "step", step), "model", None)  # a captured step holds the step that it captured
     seed_all(seed)
@@ -75,8 +68,7 @@ def probe_training(
         if usual_and_one_more_s > limit_s and len(probe.losses) >= fewest:
             break
     probe.seconds, probe.steps = sum(step_s), len(step_s)
-    several = probe.steps > 1
-    probe.usual_step_s = (probe.seconds - max(step_s)) / (probe.steps - 1) if several else probe.seconds
+    probe.usual_step_s = (probe.seconds - max(step_s)) / (probe.steps - 1) if probe.steps > 1 else probe.seconds
     return probe
 
 
@@ -104,10 +96,9 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
 
 @torch.no_grad()
 def sample_of(output: Any) -> tuple[float, ...]:
-    """The sum of all outputs and a fixed sample of them; empty when there are none.
+    """The sum of all outputs and a fixed sample of them; empty when there are none. It allocates little.
 
-    Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them. Nothing of the
-    size of the outputs is allocated for it.
+    Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them.
     """
     plain = [tensor.detach() for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
     real = [torch.atleast_1d(torch.view_as_real(tensor) if tensor.is_complex() else tensor) for tensor in plain]
@@ -115,8 +106,7 @@ def sample_of(output: Any) -> tuple[float, ...]:
     if not tensors:
         return ()
     stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
-    sample: list[float] = []
-    first = 0
+    sample, first = list[float](), 0
     for tensor in tensors:
         # On the host: a process loads each kind of kernel when it launches the first of that kind.
         places = torch.arange(first, max(first, tensor.numel()), stride)
@@ -140,10 +130,7 @@ def operations_behind(output: Any) -> int:
 
 
 def _sample_first_output(probe: Probe, model: nn.Module | None, step: Any) -> Callable[[], None]:
-    """Have the model's output sampled in the first step, as soon as it is there: a later step may overwrite it.
-
-    Return what ends that before the next step.
-    """
+    """Have the model's output sampled in the first step, before a later one overwrites it; return what ends that."""
     plan = getattr(step, "plan", None)
     # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
     traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)

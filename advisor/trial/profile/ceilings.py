@@ -1,7 +1,4 @@
-"""The machine's own ceilings: matrix products by type, copies, operator calls. Measured, not looked up.
-
-What finds no room in memory is left out.
-"""
+"""The machine's own ceilings: matrix products by type, copies, operator calls; what finds no room is left out."""
 
 import contextlib
 import math
@@ -120,10 +117,6 @@ def float32_products(*, tf32: bool) -> Iterator[None]:
         precision = "tf32" if tf32 else "ieee"
         with replaced(on_cuda, "fp32_precision", precision), replaced(on_cpu, "fp32_precision", "ieee"):
             yield
-        return
-    before = torch.get_float32_matmul_precision()  # before PyTorch 2.9
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    else:  # before PyTorch 2.9
+        with replaced(on_cuda, "allow_tf32", tf32):
+            yield

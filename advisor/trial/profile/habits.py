@@ -1,9 +1,7 @@
 """Coding habits in the instrumented pass: ways to validate, timed side by side, and lines that synchronise the device.
 
-Trials time whole training steps. Validation, which is no part of a step, is timed here.
-
-PyTorch's synchronisation debug mode warns in the thread and stack that wait, so the stack of the warning names the
-user's line. The warning comes after the wait, so the time since the start of the call is the wait's.
+PyTorch's synchronisation debug mode warns in the stack that waits, which names the user's line, and after the wait: the
+time since the start of the call is the wait's.
 """
 
 import contextlib
@@ -31,7 +29,6 @@ from advisor.step.compile import uncompiled
 from advisor.step.step import GRAD_CONTEXTS, InferStep, TrainStep, evaluating
 from advisor.trial.measurement.draws import Feed
 
-GRAD_MODES = ("grad", "no_grad", "inference_mode")
 _VALIDATION_LIMIT_S = 0.3
 _MOST_ROUNDS = 30
 # Text in the warning of PyTorch's synchronisation debug mode.
@@ -49,12 +46,9 @@ _Key = tuple[str, int, str]
 
 
 def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait.
-
-    The model is run as the user wrote it: the compiler would compile anew for each of the modes here.
-    """
+    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait."""
     eager = copy.copy(step)
-    eager.model = uncompiled(step.model)
+    eager.model = uncompiled(step.model)  # the compiler would compile anew for each of the modes here
     rows: tuple[HabitRow, ...] = ()
     if isinstance(eager, TrainStep):
         eager._whole = None
@@ -71,8 +65,7 @@ def stop_debugging() -> None:
 def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[HabitRow, ...]:
     """A validation step (forward and loss, in evaluation mode) in each grad mode: its time, and its memory on a GPU.
 
-    Every round times all modes, so that drift affects all of them equally. Empty when the model or its loss cannot be
-    run in evaluation mode: some return something else there.
+    Every round times all modes, so that drift affects all equally. Empty where the model fails in evaluation mode.
     """
 
     def validate(way: str) -> None:
@@ -80,21 +73,20 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
             step.loss(step.forward(batch), batch)
 
     backend = backend_of(step.device)
-    times_s: dict[str, list[float]] = {way: [] for way in GRAD_MODES}
+    calls = {way: functools.partial(validate, way) for way in ("grad", "no_grad", "inference_mode")}
+    times_s: dict[str, list[float]] = {way: [] for way in calls}
     with evaluating(step.model):
         try:
-            peaks = {way: backend.peak_of(functools.partial(validate, way)) for way in GRAD_MODES}
+            peaks = {way: backend.peak_of(call) for way, call in calls.items()}
             started = time.perf_counter()
             for done in range(_MOST_ROUNDS):
                 if done and time.perf_counter() - started > limit_s:
                     break
-                for way in GRAD_MODES:
-                    times_s[way].append(backend.seconds_of(functools.partial(validate, way)))
+                for way, call in calls.items():
+                    times_s[way].append(backend.seconds_of(call))
         except Exception:  # the user's model, in a mode that this workload may never use
             return ()
-    return tuple(
-        HabitRow("eval_no_grad", way, step_ms=1e3 * median(times_s[way]), memory_bytes=peaks[way]) for way in GRAD_MODES
-    )
+    return tuple(HabitRow("eval_no_grad", way, 1e3 * median(times), peaks[way]) for way, times in times_s.items())
 
 
 class SyncRecorder(TorchFunctionMode):
@@ -117,11 +109,10 @@ class SyncRecorder(TorchFunctionMode):
 
     def places(self, steps: int) -> tuple[SyncPlace, ...]:
         """Every line that waited in this number of steps, the longest wait first."""
-        found = []
-        for key, waits in self._waits.items():
-            known = [seconds for seconds in waits if seconds is not None]
-            blocked_ms = 1e3 * sum(known) / steps if len(known) == len(waits) else None
-            found.append(SyncPlace(*key, len(waits) / steps, blocked_ms))
+        found = [
+            SyncPlace(*key, len(waits) / steps, None if None in waits else 1e3 * sum(filter(None, waits)) / steps)
+            for key, waits in self._waits.items()
+        ]
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None, since: float | None = None) -> None:

@@ -34,8 +34,8 @@ def profile_step(
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    A Chrome trace of a step goes to ``trace_path``, when there is one. The machine's ceilings are not measured shortly
-    before ``deadline``, of ``time.monotonic()``.
+    A Chrome trace of a step goes to ``trace_path``. Shortly before ``deadline``, of ``time.monotonic()``, no ceilings
+    are measured.
     """
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms))
     measured = record_step(measured, step, feed, trace_path=trace_path, warm=step_ms < _LONG_STEP_MS)
@@ -76,10 +76,7 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> Pro
 
 
 def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """The profile with the counted work of a step; unchanged if the counters cannot follow the model.
-
-    PyTorch's counter counts floating-point operations. What operators of compiled code read and write is not known.
-    """
+    """The profile with the counted work of a step; unchanged if the counters cannot follow the model."""
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
     batch = feed.next()  # what loads it in this process is no work of the step
     # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
@@ -89,23 +86,22 @@ def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Pro
         return replace(
             measured,
             flops_per_step=counter.get_total_flops(),
-            moved_bytes_per_step=None if compiled else traffic.moved_bytes,
+            moved_bytes_per_step=None if compiled else traffic.moved_bytes,  # by compiled code nobody knows
             host_made_tensors=None if step.device.type == "cpu" else traffic.host_made,
         )
     return measured
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str, float]:
-    """The phases; if workers load the data, with the timed loop's wait for data.
+    """The phases; if workers load the data, with the timed loop's wait for data: at least the rest of its step.
 
-    Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting. In the timed
-    loop the wait is at least the rest of the step after the other phases.
+    Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting.
     """
     phases = measure_phases(step, feed)
-    if not feed.queued_batches:
-        return phases
-    others_ms = sum(duration for phase, duration in phases.items() if phase != Phase.DATA_WAIT)
-    return {**phases, Phase.DATA_WAIT: max(phases[Phase.DATA_WAIT], step_ms - others_ms)}
+    if feed.queued_batches:
+        others_ms = sum(phases.values()) - phases[Phase.DATA_WAIT]
+        phases[Phase.DATA_WAIT] = max(phases[Phase.DATA_WAIT], step_ms - others_ms)
+    return phases
 
 
 _LAUNCH_BOUND_BUSY = 0.7
@@ -172,10 +168,8 @@ _FROM_PYTHON = {"lift_fresh", "lift_fresh_copy", "lift"}
 class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of every operator's tensors: inputs read once, outputs and changed tensors written once.
 
-    It ignores caches and workspaces, counts what a kernel reads twice once, and counts nothing for views or registers.
-
-    ``host_made`` counts copies to another device of tensors that were made on the host from nothing, or from such
-    tensors.
+    It ignores caches and workspaces, and counts nothing for views. ``host_made`` counts copies to another device of
+    tensors that were made on the host from nothing, or from such tensors.
     """
 
     def __init__(self) -> None:

@@ -47,8 +47,8 @@ def measure_phases(
 ) -> dict[str, float]:
     """Milliseconds per phase over several synchronised steps. A captured step has two phases: batch and replay.
 
-    Phases are medians, but the wait for data is a mean: if every fourth batch takes long, the median wait is zero
-    although the loop waits. Stops after ``limit_s`` if three steps are done, after twice that if one is.
+    Phases are medians, but the wait for data is a mean: only every fourth batch may take long. Stops after ``limit_s``
+    if three steps are done, after twice that if one is.
     """
     times_s: dict[str, list[float]] = {}
     backend = backend_of(step.device)
@@ -94,8 +94,7 @@ def record_step(
 ) -> Profile:
     """Run a step under the profiler, each phase in a range of its name, and add what it saw to the profile.
 
-    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it. The profiler
-    compresses the Chrome trace where ``trace_path`` ends in ``.gz``.
+    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
@@ -129,12 +128,7 @@ def record_step(
 def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[OperatorRow, ...]:
     """The operators with the longest own time. Ranges are left out: the operators inside them have their own rows."""
     rows = [
-        OperatorRow(
-            name=row.key,
-            calls=row.count,
-            host_ms=row.self_cpu_time_total / 1e3,
-            device_ms=row.self_device_time_total / 1e3,
-        )
+        OperatorRow(row.key, row.count, row.self_cpu_time_total / 1e3, row.self_device_time_total / 1e3)
         for row in averages
         if row.device_type == DeviceType.CPU
         and not is_range(row)
@@ -155,23 +149,15 @@ def outermost_calls(events: Iterable[Any]) -> int:
     return sum(not is_called(event) for event in events if _is_operator(event))
 
 
-def called_families(events: Iterable[Any]) -> tuple[str, ...]:
+def called_families(events: Sequence[Any]) -> tuple[str, ...]:
     """The families of modules that operators belong to; a convolution's follows from its weights' dimensions."""
-    found = set()
-    for event in events:
-        name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []
-        if name in _FAMILIES:
-            found.add(_FAMILIES[name])
-        elif name == "convolution" and len(shapes) > 1:
-            found.add(f"conv{len(shapes[1]) - 2}d")
-    return tuple(sorted(found))
+    found = {_FAMILIES.get(event.name.removeprefix("aten::"), "") for event in events} - {""}
+    weights = [event.input_shapes[1] for event in events if event.name == "aten::convolution" and event.input_shapes]
+    return tuple(sorted(found | {f"conv{len(shape) - 2}d" for shape in weights}))
 
 
 def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
-    """The profile with the device's part of the recorded step, without ranges, which also appear there.
-
-    The device is busy while a kernel runs, and not by transfers between host and device.
-    """
+    """The profile with the device's part of the recorded step. Transfers from and to the host are no work of it."""
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     return replace(

@@ -47,10 +47,10 @@ def a_process_is_started():
 
 
 def test_a_fork_server_that_ended_is_started_again(imports_nothing):
-    before = fork_server._pid()
+    before = fork_server._running().pid
     fork_server._kill()
     assert a_process_is_started()
-    assert fork_server._pid() != before
+    assert fork_server._running().pid != before
     assert gone(before)
 
 
@@ -74,7 +74,7 @@ def test_only_an_end_of_the_fork_server_is_told_as_pytorchs_import(imports_nothi
 
 def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_nothing, monkeypatch):
     """There sys.stderr says that its descriptor is -1."""
-    for pid in (resource_tracker._resource_tracker._pid, fork_server._pid()):
+    for pid in (resource_tracker._resource_tracker._pid, fork_server._running().pid):
         household.kill(pid)
         assert gone(pid)
     monkeypatch.setattr(sys, "stderr", type("Captured", (io.StringIO,), {"fileno": lambda self: -1})())
@@ -129,7 +129,7 @@ import os, sys, time
 from pathlib import Path
 from advisor.runner import fork_server
 fork_server.prepare()
-Path("pid").write_text(str(fork_server._pid()))
+Path("pid").write_text(str(fork_server._running().pid))
 while not Path("began").exists(): time.sleep(0.01)
 os._exit(0)
 """
@@ -195,11 +195,11 @@ def imports_for_long(tmp_path, monkeypatch):
 def test_an_import_may_take_as_long_as_the_budget(imports_for_long):
     imports_for_long(1.0)
     made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
-    before = fork_server._pid()
+    before = fork_server._running().pid
     fork_server.start(made, within_s=SOON_S)
     made.join()
     assert made.exitcode == 0
-    assert fork_server._pid() == before
+    assert fork_server._running().pid == before
 
 
 def test_an_import_ends_with_the_budget(imports_for_long):
