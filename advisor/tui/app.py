@@ -34,8 +34,8 @@ from advisor.tui.context import Context, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
+from advisor.tui.screens import Palette, QuitScreen, TextScreen, failure_screen, help_sections
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lines import GaugeReader
 
@@ -95,9 +95,8 @@ class AdvisorApp(ThemedApp):
         return MainScreen(self.context, self.controller, self._read_gauges)
 
     @on(MainScreen.Shown)
-    async def _begin(self) -> None:
-        """Add the views that nobody sees yet, and measure."""
-        await self.base_screen.mount_hidden_views()
+    def _begin(self) -> None:
+        """Measure, once the screen has been painted."""
         gc.enable()
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
@@ -145,8 +144,6 @@ class AdvisorApp(ThemedApp):
                     self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
-        from advisor.tui.screens import failure_screen
-
         if self.alive:
             self._draw()  # a screen that is covered is not laid out again
             self.call_after_refresh(self.push_screen, failure_screen(failure))
@@ -210,16 +207,11 @@ class AdvisorApp(ThemedApp):
 
     def action_help(self) -> None:
         """Show the help screen."""
-        from advisor.tui.screens import TextScreen, help_sections
-
-        info = next(view for view in VIEWS if view.id == self.view.id)
-        sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
+        sections = help_sections(self.view, self.base_screen.active_bindings.values(), self.get_key_display)
         self.push_screen(TextScreen("Help", shown(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
-        from advisor.tui.screens import Palette
-
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
@@ -238,8 +230,6 @@ class AdvisorApp(ThemedApp):
 
     async def action_quit(self) -> None:
         """Leave; while something is measured, ask first. The second time: leave at once."""
-        from advisor.tui.screens import QuitScreen
-
         working = self.context.control is not None and bool(self.controller.running)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()

@@ -18,7 +18,6 @@ from advisor.report.document import Listing, Section, pairs, section, shown
 from advisor.report.whole import METHOD
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
-from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
@@ -95,9 +94,7 @@ MARKS = (
 )
 
 
-def help_sections(
-    view: ViewInfo, active: Iterable[ActiveBinding], display: Callable[[Binding], str]
-) -> Iterator[Section]:
+def help_sections(shown: View, active: Iterable[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
     """The keys of a view that do something now, marks, and how the numbers are made."""
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
@@ -110,7 +107,7 @@ def help_sections(
         ("tab", "Go from one panel to the next"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
-    titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
+    titles = f"Keys of view {shown.number}, {shown.title}, now", "The session", "All views"
     for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
         yield section(title, pairs(keys))
     yield section("Marks", pairs(MARKS))

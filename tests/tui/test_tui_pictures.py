@@ -28,7 +28,7 @@ PICTURES = {
     "help": (histories.whole, ["question_mark"]),
 }
 SMALL_TOO = ("profile", "measuring", "export", "unfolded")
-OF_VIEWS = [view.id for view in VIEWS]
+OF_VIEWS = [view.title.lower() for view in VIEWS]
 CASES = [
     *((name, LARGE) for name in OF_VIEWS),
     *(pytest.param(name, LARGE, marks=pytest.mark.app) for name in PICTURES if name not in OF_VIEWS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
@@ -31,11 +33,16 @@ LIST_KEYS = (
 class View(Container):
     """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
 
-    ``version`` is that of the context as the view shows it. The id is in the name of the class, as in ``VIEWS``.
+    ``number`` is its key, ``title`` its name and, in small letters, its id, and ``about`` says what it shows.
+    ``version`` is that of the context as the view shows it.
     """
 
+    number: ClassVar[str]
+    title: ClassVar[str]
+    about: ClassVar[str]
+
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(id=type(self).__name__.removesuffix("View").lower(), classes="view")
+        super().__init__(id=self.title.lower(), classes="view")
         self.context, self.controller = context, controller
         self.version = -1
         self._fitted: Size | None = None

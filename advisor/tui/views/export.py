@@ -62,6 +62,9 @@ def offers(outputs: Outputs) -> tuple[Offer, ...]:
 class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
+    number, title = "4", "Export"
+    about = "The change of your script or config, settings, Python code or a report"
+
     BINDINGS = [
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
         key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),

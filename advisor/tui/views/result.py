@@ -37,6 +37,9 @@ _TINY = 16  # a screen of fewer lines
 class ResultView(ListView):
     """The headline over the table and the card."""
 
+    number, title = "1", "Result"
+    about = "The result so far, and every setting with its figures; accept or reject it"
+
     BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
         key("result.reject", "r", "reject", "Reject", "Do not use this setting; the rest is measured without it"),

@@ -69,6 +69,9 @@ def _run(name: str, state: SessionState) -> Run:
 class TrialsView(ListView):
     """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
 
+    number, title = "3", "Trials"
+    about = "Everything that ran, with its log"
+
     BINDINGS = [
         key("trials.log", "l", "read", "Log", "Go into the log of the selected trial; Escape comes back"),
         *LIST_KEYS,

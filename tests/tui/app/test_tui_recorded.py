@@ -56,9 +56,9 @@ async def test_every_view_shows_any_recorded_session(history):
         await settle(pilot)
         await pilot.press("escape")
         for view in VIEWS:
-            await press(pilot, view.key)
+            await press(pilot, view.number)
             text = screen_text(app)
-            assert app.view.id == view.id
+            assert isinstance(app.view, view)
             assert session_id in text
             assert ("Recorded, failed: " in text) is (app.context.state.failure is not None)
 
