@@ -108,12 +108,9 @@ class AdvisorApp(ThemedApp):
             self._show_failure(self.context.state.failure)
         self._draw()
 
-    @work(thread=True, exit_on_error=False, group="catalog")
-    def _load_recipes(self, load: Callable[[], Catalog]) -> None:
-        self.call_from_thread(self._take_catalog, load())
-
-    def _take_catalog(self, catalog: Catalog) -> None:
-        self.context.catalog = catalog
+    @work(exit_on_error=False, group="catalog")
+    async def _load_recipes(self, load: Callable[[], Catalog]) -> None:
+        self.context.catalog = catalog = await asyncio.to_thread(load)
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -119,16 +120,12 @@ class ExportView(View):
         # While the session runs it is written again only after another event; after it the user's own files may change.
         if self._asked != wanted or self.context.state.finished is not None:
             self._asked = wanted
-            self._write_preview(self.chosen, wanted, self.context.state.snapshot())
+            self._show_preview(self.chosen, wanted)
 
-    # With a description, since Textual's own has the whole state in it.
-    @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
-    def _write_preview(self, chosen: Offer, wanted: tuple[str, int], state: SessionState) -> None:
-        """Write a preview beside the UI thread: the first Python file takes up to two seconds."""
-        self.app.call_from_thread(self._show_preview, wanted, chosen, *self._written_preview(chosen, state))
-
-    def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
-        """Draw a preview with its title, unless another one is awaited by now."""
+    @work(exclusive=True, exit_on_error=False, group="preview")
+    async def _show_preview(self, chosen: Offer, wanted: tuple[str, int]) -> None:
+        """Draw a preview, which a thread writes: the first Python file takes up to two seconds."""
+        text, language = await asyncio.to_thread(self._written_preview, chosen, self.context.state.snapshot())
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
             self._preview.border_subtitle = Content(chosen.description)
