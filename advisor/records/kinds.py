@@ -72,7 +72,7 @@ class TrialKind(StrEnum):
     """The tasks of a trial process."""
 
     CANDIDATE = "candidate"  # apply the settings and time the steps
-    BASELINE = "baseline"  # as a candidate; first describe the workload, and where a loader feeds it, time the phases too
+    BASELINE = "baseline"  # as a candidate, but first describe the workload; where a loader feeds it, time the phases
     PROFILE = "profile"  # as the baseline; after the timing comes the whole instrumented pass
     REFERENCE = "reference"  # run the first steps in a higher precision; nothing is timed
     COMPILE = "compile"  # end after the first steps, which leave their code in the compiler's cache; nothing is timed

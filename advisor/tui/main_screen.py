@@ -1,7 +1,5 @@
 """The screen with the views: tabs, gauges, one view at a time, the status and the keys."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message

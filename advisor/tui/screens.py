@@ -1,7 +1,5 @@
 """The screens over the views: texts such as the help and failures, and questions before an action."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """The bases of the views: any, and one of a table and the card of its selected row."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual import events, on

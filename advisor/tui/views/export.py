@@ -1,7 +1,5 @@
 """View 4: choose a format, look at the file, save it; and what to do with it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from pathlib import Path

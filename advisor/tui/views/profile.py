@@ -1,7 +1,5 @@
 """View 2: where a step's time goes: the operators, and beside them the phases, efficiency, waits and habits."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content

@@ -1,7 +1,5 @@
 """View 1: the headline, the one ranked list of settings, and the card of the selected one; accept and reject there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """View 3: everything that ran, in the order in which it began, and the log of the selected trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median

@@ -3,8 +3,6 @@
 Textual's own footer mounts a dozen widgets again whenever the keys change: that took half the time of a key press.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

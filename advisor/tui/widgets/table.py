@@ -1,7 +1,5 @@
 """Textual's DataTable, which gets all its columns and rows at once and draws only what has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
