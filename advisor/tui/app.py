@@ -94,9 +94,8 @@ class AdvisorApp(ThemedApp):
         """The screen with the views."""
         return MainScreen(self.context, self.controller, self._read_gauges)
 
-    @on(MainScreen.Shown)
-    def _begin(self) -> None:
-        """Measure, once the screen has been painted."""
+    def on_ready(self) -> None:
+        """Measure, once the first picture is there."""
         gc.enable()
         if self._load_catalog:
             self._load_recipes(self._load_catalog)

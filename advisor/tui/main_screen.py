@@ -2,7 +2,6 @@
 
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.style import Style
@@ -30,9 +29,6 @@ class MainScreen(Screen[object]):
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
 
-    class Shown(Message):
-        """The screen has been painted for the first time."""
-
     def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
         self.context, self._controller = context, controller
@@ -48,7 +44,6 @@ class MainScreen(Screen[object]):
         if self.context.recorded is None:
             self.set_interval(TICK_S, self.tick)
         self.action_show_view("result")
-        self.call_after_refresh(self.post_message, self.Shown())
 
     @property
     def view(self) -> View:

@@ -158,7 +158,9 @@ def now_text(context: Context, room: int) -> Content:
         doing = Content.assemble("  ", ("pauses after this trial", "$warning"))
     elif state.activity:
         doing = Content.assemble("  ", (state.activity, "$accent"))
-    tail = doing + _seconds(context)
+    spent_s, expected_s = int(context.clock() - context.trial_began_at), state.expected_s
+    about = f" of about {max(1, round(expected_s))}" if expected_s is not None else ""
+    tail = doing + Content.styled(f"  {spent_s}{about} s", DIM)
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     told = both if len(both) <= min(left, room - _STATE) else trial_name(state.running, max(_SHORT_NAME, left))
@@ -175,13 +177,6 @@ def _stage(context: Context) -> str:
     return told[:1].upper() + told[1:]
 
 
-def _seconds(context: Context) -> Content:
-    spent_s, expected_s = int(context.clock() - context.trial_began_at), context.state.expected_s
-    if expected_s is None:
-        return Content.styled(f"  {spent_s} s", DIM)
-    return Content.styled(f"  {spent_s} of about {max(1, round(expected_s))} s", DIM)
-
-
 def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     """The session's time left; empty where nobody knows, or for one trial after the session."""
     state = context.state
@@ -195,10 +190,11 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
 
 # --- keys ----------------------------------------------------------------------------------------------------------
 
-# Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
-_FIRST = [f"session.{name}" for name in ("skip", "stop", "pause", "go_on", "wait", "untried")]
-_LATER = ("table.sort", "session.minute")
+# The places of keys by their names; those of the view have the place 0, and the last are always shown.
+_STEERING = ("skip", "stop", "pause", "go_on", "wait", "untried")
 _LAST = ("app.help", "app.quit")
+_PLACES = {f"session.{name}": place for place, name in enumerate(_STEERING, start=-len(_STEERING))}
+_PLACES |= {"table.sort": 1, "session.minute": 1, **dict.fromkeys(_LAST, 2)}
 
 
 class KeyFooter(Widget):
@@ -222,7 +218,7 @@ class KeyFooter(Widget):
         for _, binding, enabled, _ in self.screen.active_bindings.values():
             if enabled and binding.show:
                 found.setdefault(binding.action, binding)
-        self.keys = tuple(sorted(found.values(), key=_place))
+        self.keys = tuple(sorted(found.values(), key=lambda binding: _PLACES.get(binding.id or "", 0)))
 
     def render(self) -> Content:
         palette = self.screen.active_bindings.get(self.app.COMMAND_PALETTE_BINDING)
@@ -239,9 +235,3 @@ class KeyFooter(Widget):
         shown = f" {self.app.get_key_display(binding)} "
         text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
         return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))
-
-
-def _place(binding: Binding) -> int:
-    if binding.id in _FIRST:
-        return _FIRST.index(binding.id)
-    return len(_FIRST) + (binding.id in _LATER) + 2 * (binding.id in _LAST)
