@@ -36,12 +36,7 @@ def is_about_others(said: events.Said) -> bool:
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
-    ``busy_with`` names the job that runs. ``waiting`` names the trials that the person asked for and that have not
-    begun. ``paused``: no further trial begins. ``version`` grows with all that a view may show, but not with the events
-    that pour in while a trial runs: its activity, its blocks, the progress. ``recorded`` is the session that is shown
-    again; None for one that measures. ``saved`` are the files that the person wrote, by their paths. ``added_s`` is the
-    time that the person has added to the budget. ``clock`` gives seconds, from anywhere; by it are the moments at which
-    the session began, its trial, and the last estimate of its end.
+    ``version`` grows with all that a view may show, but not with what tells of a running trial (``_LIVE``).
     """
 
     request: Request
@@ -50,14 +45,14 @@ class Context:
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
-    busy_with: str = ""
-    waiting: tuple[str, ...] = ()
-    paused: bool = False
-    recorded: PastSession | None = None
-    saved: list[str] = field(default_factory=list)
+    busy_with: str = ""  # the job that runs
+    waiting: tuple[str, ...] = ()  # the trials that the person asked for and that have not begun
+    paused: bool = False  # no further trial begins
+    recorded: PastSession | None = None  # the session that is shown again; None for one that measures
+    saved: list[str] = field(default_factory=list)  # the paths of the files that the person wrote
     version: int = 0
-    added_s: float = 0.0
-    clock: Callable[[], float] = time.monotonic
+    added_s: float = 0.0  # what the person has added to the budget
+    clock: Callable[[], float] = time.monotonic  # seconds from anywhere, in which these three moments are
     began_at: float = 0.0
     trial_began_at: float = 0.0
     left_told_at: float = 0.0
