@@ -30,8 +30,8 @@ from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import Catalog
 from advisor.report.document import shown
 from advisor.report.figures import verified_words
-from advisor.tui.context import Context, events_of
-from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
+from advisor.tui.context import Context, Job, events_of
+from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.screens import Palette, QuitScreen, TextScreen, failure_screen, help_sections
@@ -226,7 +226,7 @@ class AdvisorApp(ThemedApp):
 
     async def action_quit(self) -> None:
         """Leave; while something is measured, ask first. The second time: leave at once."""
-        working = self.context.control is not None and bool(self.controller.running)
+        working = self.context.control is not None and bool(self.context.jobs)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
@@ -240,7 +240,7 @@ class AdvisorApp(ThemedApp):
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self.controller.waiting.clear()
+            del self.context.jobs[1:]
             if self.context.control:
                 self.context.control.cancel()
             deadline = time.monotonic() + STOP_WAIT_S

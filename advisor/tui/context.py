@@ -32,6 +32,15 @@ def is_about_others(said: events.Said) -> bool:
     return said.severity != "information" and said.about in ("company", "noise")
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A blocking call of the session and its text in the status bar; the ``trial`` that it runs, if it is one."""
+
+    name: str
+    call: Callable[[], None]
+    trial: str = ""
+
+
 @dataclass
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
@@ -45,8 +54,7 @@ class Context:
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
-    busy_with: str = ""  # the job that runs
-    waiting: tuple[str, ...] = ()  # the trials that the person asked for and that have not begun
+    jobs: list[Job] = field(default_factory=list)  # the first of them runs
     paused: bool = False  # no further trial begins
     recorded: PastSession | None = None  # the session that is shown again; None for one that measures
     saved: list[str] = field(default_factory=list)  # the paths of the files that the person wrote
@@ -60,6 +68,11 @@ class Context:
 
     def __post_init__(self) -> None:
         self.began_at = self.clock()
+
+    @property
+    def busy_with(self) -> str:
+        """The name of the job that runs; empty for none."""
+        return self.jobs[0].name if self.jobs else ""
 
     @property
     def budget_s(self) -> float:

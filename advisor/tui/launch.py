@@ -23,7 +23,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import closing_words, events_of
-from advisor.tui.widgets.lines import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -96,6 +95,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         session_id=journal.session_id,
         open_session=session,
         load_catalog=catalog,
-        gauges=lambda: Reading(sample_gpus(), sample_host()),
+        gauges=lambda: (sample_gpus(), sample_host()),
     )
     return app

@@ -48,7 +48,7 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
     async def play(pilot) -> None:
         await settle(pilot)
         if name in ("result", "trials"):
-            app.query_one(GaugeStrip).show_reading(histories.READING)
+            app.query_one(GaugeStrip).show_reading(*histories.READING)
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
         await press(pilot, *keys)

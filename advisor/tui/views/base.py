@@ -141,7 +141,8 @@ class ListView(View):
         if name == "back":
             return self.second_focus().has_focus
         if name == "retry":
-            tried = self.selected in self.context.state.trials and self.selected not in self.context.waiting
+            waiting = any(job.trial == self.selected for job in self.context.jobs[1:])
+            tried = self.selected in self.context.state.trials and not waiting
             return tried and self.context.recorded is None
         return True
 

@@ -5,7 +5,6 @@ Textual's own footer mounts a dozen widgets again whenever the keys change: that
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from textual import work
 from textual.binding import Binding
@@ -33,15 +32,7 @@ def spread(left: Content, right: Content, width: int) -> Content:
 # --- gauges of GPU and host ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """All gauges at one moment."""
-
-    gpus: tuple[GpuReading, ...] = ()
-    host: HostSample | None = None
-
-
-GaugeReader = Callable[[], Reading]
+GaugeReader = Callable[[], tuple[tuple[GpuReading, ...], HostSample]]
 
 
 class GaugeStrip(Static):
@@ -60,25 +51,24 @@ class GaugeStrip(Static):
     def tick(self) -> None:
         """Read the gauges in a thread, and show them."""
         if self._read:
-            self.app.call_from_thread(self.show_reading, self._read())
+            self.app.call_from_thread(self.show_reading, *self._read())
 
-    def show_reading(self, reading: Reading) -> None:
+    def show_reading(self, gpus: tuple[GpuReading, ...], host: HostSample) -> None:
         """Show what was read."""
-        self.update(gauges_text(reading, self.device_uuid), layout=False)
+        self.update(gauges_text(gpus, host, self.device_uuid), layout=False)
 
 
-def gauges_text(reading: Reading, uuid: str | None) -> Content:
+def gauges_text(gpus: tuple[GpuReading, ...], host: HostSample, uuid: str | None) -> Content:
     """The gauges of the GPU that is measured on, or of the first, and of the host, the most important first."""
     parts: list[tuple[str, str]] = []
-    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
-    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(reading.gpus), None):
+    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in gpus}
+    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(gpus), None):
         parts.append(("GPU", MISSING if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"))
         parts.append(("mem", f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)}"))
         others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))
         parts += [("", form.format(value)) for value, form in others if value is not None]
-    if host := reading.host:
-        parts.append(("CPU", f"{host.cpu_percent:.0f} %"))
-        parts.append(("RAM", f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"))
+    parts.append(("CPU", f"{host.cpu_percent:.0f} %"))
+    parts.append(("RAM", f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"))
     told = [Content.assemble((f"{name} " if name else "", DIM), text) for name, text in parts]
     return Content("  ").join(told)
 

@@ -109,7 +109,7 @@ async def test_gauges_are_shown_where_there_is_room() -> None:
 
 async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
     async with driven(cpu_history()) as (pilot, app, _control):
-        app.query_one(GaugeStrip).show_reading(replace(histories.READING, gpus=()))
+        app.query_one(GaugeStrip).show_reading((), histories.READING[1])
         await settle(pilot)
         assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
 
