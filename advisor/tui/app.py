@@ -27,7 +27,7 @@ from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
-from advisor.recipe.catalog import Catalog
+from advisor.recipe.catalog import load_catalog
 from advisor.report.document import shown
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Job, events_of
@@ -64,7 +64,6 @@ class AdvisorApp(ThemedApp):
         *,
         session_id: str = "",
         open_session: Callable[[], Session] | None = None,
-        load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: PastSession | None = None,
         draw_interval_s: float = DRAW_INTERVAL_S,
@@ -74,7 +73,6 @@ class AdvisorApp(ThemedApp):
         self.context = Context(request, outputs, session_id, recorded=recorded, clock=clock)
         for event in events_of(recorded) if recorded else ():
             self.context.take(event)
-        self._load_catalog = load_catalog
         self._open_session = open_session
         self._read_gauges = gauges
         self._inbox: SimpleQueue[Event] = SimpleQueue()
@@ -97,8 +95,7 @@ class AdvisorApp(ThemedApp):
     def on_ready(self) -> None:
         """Measure, once the first picture is there."""
         gc.enable()
-        if self._load_catalog:
-            self._load_recipes(self._load_catalog)
+        self._load_recipes()
         if self._open_session and not self._stopping:  # a signal may have come before
             self.context.control = self._open_session()
             self.set_interval(self._draw_interval_s, self._draw_news)
@@ -108,8 +105,8 @@ class AdvisorApp(ThemedApp):
         self._draw()
 
     @work(exit_on_error=False, group="catalog")
-    async def _load_recipes(self, load: Callable[[], Catalog]) -> None:
-        self.context.catalog = catalog = await asyncio.to_thread(load)
+    async def _load_recipes(self) -> None:
+        self.context.catalog = catalog = await asyncio.to_thread(load_catalog, self.context.request.recipe_folders)
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()

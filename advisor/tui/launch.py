@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -71,8 +70,7 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
     outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
-    catalog = partial(load_catalog, recipe_folders)
-    return AdvisorApp(request, outputs, session_id=past.session_id, load_catalog=catalog, recorded=past)
+    return AdvisorApp(request, outputs, session_id=past.session_id, recorded=past)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -82,7 +80,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path)
-    catalog = partial(load_catalog, request.recipe_folders)
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture
@@ -94,7 +91,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         outputs,
         session_id=journal.session_id,
         open_session=session,
-        load_catalog=catalog,
         gauges=lambda: (sample_gpus(), sample_host()),
     )
     return app

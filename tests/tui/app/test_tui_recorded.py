@@ -154,6 +154,6 @@ def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_non
     (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     session_id = journaled(sample_history(), replace(sample_request(), recipe_folders=(str(folder),)))
     app = launch.app_of_recorded(open_session(session_id))
-    app._load_catalog()
+    app.context.found(app.context.state)
     assert not (tmp_path / "ran").exists()
     assert app.context.request.recipe_folders == ()

@@ -19,7 +19,6 @@ from tui_histories import READING
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.request import Outputs, Request
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
@@ -122,7 +121,6 @@ def make_app(
         Outputs(config_path=config_path),
         session_id="20261122-154141",
         open_session=lambda: control,
-        load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
         draw_interval_s=draw_interval_s,
         clock=clock,
