@@ -190,8 +190,12 @@ class ExportView(View):
         if own and path.resolve() == Path(own).resolve():
             self.notify(f"{path.name} is your own config. Give the copy another name.", severity="error")
         elif is_file(path):
-            self._in_the_way = path
-            self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
+            self._in_the_way, owner = path, ""
+            try:
+                check_replaceable(path, self.context.request.target, "")
+            except UsageError as error:  # it is not ours, or has the settings of another target
+                owner = f" ({error.message.rstrip('.')})"
+            self.notify(f"{path} exists already{owner}: o overwrites it, f gives another name.")
             self.refresh_bindings()
         else:
             self._write(self.chosen, path)
@@ -200,14 +204,6 @@ class ExportView(View):
         """Write over the file that is in the way."""
         if self._in_the_way:
             self._write(self.chosen, self._in_the_way)
-
-    def _foreign(self, path: Path) -> str:
-        """Words for a file that is not ours, or has the settings of another target; empty for any other."""
-        try:
-            check_replaceable(path, self.context.request.target, "")
-        except UsageError as error:
-            return f" ({error.message.rstrip('.')})"
-        return ""
 
     def _write(self, chosen: Offer, path: Path) -> None:
         self._in_the_way = None

@@ -103,9 +103,8 @@ class Table(DataTable[Text], inherit_bindings=False):
 
     def _in_order(self, rows: Rows) -> Rows:
         figures: dict[str, Any] = {name: row.get(self.sorted_by, _EMPTY).figure for name, row in rows.items()}
-        known = [name for name in rows if figures[name] is not None]
-        known.sort(key=lambda name: figures[name])
-        return {name: rows[name] for name in (*known, *(name for name in rows if figures[name] is None))}
+        order = sorted(rows, key=lambda name: (figures[name] is None, figures[name]))
+        return {name: rows[name] for name in order}
 
     def show(self, columns: Sequence[Column], rows: Rows) -> None:
         """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
