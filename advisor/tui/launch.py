@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from advisor.errors import AdvisorError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Outputs, Request
@@ -42,8 +41,6 @@ def run(app: AdvisorApp, past: PastSession | None = None) -> int:
             Console().set_window_title(printable(f"perf-advisor {context.request.target.target}"))
             with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
                 app.run()
-            if app.return_code is None:
-                raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
         if past and state.baseline is None and state.failure is None:  # left before it was taken up
             for event in events_of(past):
                 context.take(event)
