@@ -28,13 +28,13 @@ from advisor.experiment.events import Event, ExportVerified, SessionFailed, Sess
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import load_catalog
-from advisor.report.document import shown
+from advisor.report.document import Listing, section, shown
 from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Job, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.screens import Palette, QuitScreen, TextScreen, failure_screen, help_sections
+from advisor.tui.screens import Palette, QuitScreen, TextScreen, help_sections
 from advisor.tui.theme import ThemedApp
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lines import GaugeReader
@@ -139,7 +139,9 @@ class AdvisorApp(ThemedApp):
     def _show_failure(self, failure: SessionFailed) -> None:
         if self.alive:
             self._draw()  # a screen that is covered is not laid out again
-            self.call_after_refresh(self.push_screen, failure_screen(failure))
+            error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
+            found = shown([error, section("", failure.hint), section("", details)])
+            self.call_after_refresh(self.push_screen, TextScreen("The session cannot go on", found, kind="failure"))
 
     def _draw(self) -> None:
         """Take the waiting events and draw all: the person has done something, or a job has begun or ended."""

@@ -11,8 +11,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from advisor.experiment.events import SessionFailed
-from advisor.report.document import Listing, Section, pairs, section, shown
+from advisor.report.document import Section, pairs, section
 from advisor.report.whole import METHOD
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
@@ -43,13 +42,6 @@ class TextScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._pane.focus()
         self._pane.show(self._sections)
-
-
-def failure_screen(failure: SessionFailed) -> TextScreen:
-    """The screen for a session that cannot go on: the error, what to do, and the details."""
-    error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
-    found = shown([error, section("", failure.hint), section("", details)])
-    return TextScreen("The session cannot go on", found, kind="failure")
 
 
 class Palette(CommandPalette):
