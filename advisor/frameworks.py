@@ -1,8 +1,7 @@
-"""Settings for a framework's loop: for its objects, and for the framework's own options."""
+"""Settings for the objects of a framework's loop; the others are the framework's own options."""
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from advisor.figures.formatting import format_setting
 from advisor.recipe import MODES_WITH_GRAPHS, Stage
@@ -14,25 +13,8 @@ from advisor.records import Mode, Value
 _ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """Settings for the objects, and the others as YAML spells them."""
-
-    objects: Settings
-    elsewhere: tuple[str, ...]
-
-    def warn(self, who: str) -> None:
-        """Warn once about the settings that are left to the user."""
-        if self.elsewhere:
-            warnings.warn(
-                f"{who} cannot apply these settings from inside the trainer: {', '.join(self.elsewhere)}. They are "
-                "arguments of the framework, or need a loop of your own; docs/own-loop.md has a table.",
-                stacklevel=3,
-            )
-
-
-def divide(settings: Mapping[str, Value], device_type: str, done: Mapping[str, object]) -> Division:
-    """Divide settings into those that ``prepare`` applies and those for the framework.
+def of_objects(settings: Mapping[str, Value], device_type: str, done: Mapping[str, object]) -> Settings:
+    """The settings that ``prepare`` applies; a warning names those that are left to the user.
 
     ``done`` are the values that the framework has already been told, or that the caller takes care of.
     """
@@ -52,4 +34,10 @@ def divide(settings: Mapping[str, Value], device_type: str, done: Mapping[str, o
                 elsewhere.append(format_setting(recipe.key, value))
         elif done.get(recipe.key, recipe.default) != value and (value != recipe.default or recipe.habit):
             elsewhere.append(format_setting(recipe.key, value))
-    return Division(Settings(on_objects), tuple(elsewhere))
+    if elsewhere:
+        warnings.warn(
+            f"TunedCallback cannot apply these settings from inside the trainer: {', '.join(elsewhere)}. They are "
+            "arguments of the framework, or need a loop of your own; docs/own-loop.md has a table.",
+            stacklevel=3,
+        )
+    return Settings(on_objects)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from advisor.frameworks import Division, divide
+from advisor.frameworks import of_objects
 from advisor.records import Value
 from advisor.step.optimizer import UNSCALES
 from advisor.step.tuning import Tuning
@@ -50,22 +50,8 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prepare the module and the optimizers: they exist by now, and have not been restored yet."""
-        division = self._divided(trainer)
-        division.warn(type(self).__name__)
-        by_parts = division.objects.get("compile.scope") != "regional"
-        compiled = {key: value for key, value in division.objects.items() if by_parts and key.startswith("compile.")}
-        rest = {key: value for key, value in division.objects.items() if key not in compiled}
-        Tuning(rest).prepare(pl_module, *trainer.optimizers)
-        if str(trainer.precision).endswith("-mixed"):
-            # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
-            for optimizer in trainer.optimizers:
-                vars(optimizer).pop(UNSCALES, None)
-        for part in _parts_that_are_called(pl_module) if compiled else []:
-            Tuning(compiled).prepare(part)
-
-    def _divided(self, trainer: Any) -> Division:
-        plugin = str(trainer.precision)
         of_ddp: dict[str, object] | None = getattr(trainer.strategy, "_ddp_kwargs", None)
+        plugin = str(trainer.precision)
         done: dict[str, object] = {
             "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
             "step.accumulate": trainer.accumulate_grad_batches,
@@ -74,7 +60,16 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             **({} if of_ddp is None else {f"parallel.{name}": value for name, value in of_ddp.items()}),
             **({} if of_ddp is None else {"parallel.strategy": "ddp"}),
         }
-        return divide(self.tuning.settings, trainer.strategy.root_device.type, done)
+        settings = of_objects(self.tuning.settings, trainer.strategy.root_device.type, done)
+        regional = settings.get("compile.scope") == "regional"
+        compiled = settings.filtered(lambda key: key.startswith("compile.") and not regional)
+        Tuning(settings.filtered(lambda key: key not in compiled)).prepare(pl_module, *trainer.optimizers)
+        if plugin.endswith("-mixed"):
+            # Lightning refuses to clip gradients for an optimizer that says it unscales them itself, as fused ones do.
+            for optimizer in trainer.optimizers:
+                vars(optimizer).pop(UNSCALES, None)
+        for part in _parts_that_are_called(pl_module) if compiled else []:
+            Tuning(compiled).prepare(part)
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

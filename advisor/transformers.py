@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from advisor.frameworks import divide
+from advisor.frameworks import of_objects
 from advisor.recipe.settings import Settings
 from advisor.step.tuning import Tuning
 
@@ -21,7 +21,6 @@ _NAMED = {
     "parallel.find_unused_parameters": "ddp_find_unused_parameters",
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
-_NON_BLOCKING = "data.non_blocking"
 
 
 def arguments(path: str | Path) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def arguments(path: str | Path) -> dict[str, Any]:
     named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if key in settings}
     if (half := _AUTOCAST.get(str(settings.get("precision.autocast")))) is not None:
         named[half] = True
-    named |= {"accelerator_config": {"non_blocking": True}} if settings.get(_NON_BLOCKING) else {}
+    named |= {"accelerator_config": {"non_blocking": True}} if settings.get("data.non_blocking") else {}
     named |= {"logging_nan_inf_filter": False} if settings.get("loop.loss_item") == "never" else {}
     return named
 
@@ -53,15 +52,12 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
         settings = self.tuning.settings
         if args.torch_compile:  # the Trainer has compiled it
             settings = settings.filtered(lambda key: not key.startswith("compile."))
-        division = divide(settings, args.device.type, _done(args))
-        division.warn(type(self).__name__)
-        Tuning(division.objects).prepare(kwargs["model"], kwargs["optimizer"])
-
-
-def _done(args: Any) -> dict[str, object]:
-    told = {key: getattr(args, name) for key, name in _NAMED.items()}
-    told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
-    told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)
-    told["loop.loss_item"] = "every_step" if args.logging_nan_inf_filter else "never"
-    told["parallel.strategy"] = "fully_shard" if args.fsdp else "ddp" if args.world_size > 1 else "single"
-    return {**told, "parallel.no_sync": True}
+        done = {key: getattr(args, name) for key, name in _NAMED.items()} | {
+            "precision.autocast": "bfloat16" if args.bf16 else "float16" if args.fp16 else "none",
+            "data.non_blocking": bool(args.accelerator_config.non_blocking),
+            "loop.loss_item": "every_step" if args.logging_nan_inf_filter else "never",
+            "parallel.strategy": "fully_shard" if args.fsdp else "ddp" if args.world_size > 1 else "single",
+            "parallel.no_sync": True,
+        }
+        settings = of_objects(settings, args.device.type, done)
+        Tuning(settings).prepare(kwargs["model"], kwargs["optimizer"])

@@ -4,8 +4,6 @@ Each tool runs a command of perf-advisor's in a process of its own, so an agent 
 return at once, as jobs. Nothing is written but the session's journal, and a file whose path the client names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

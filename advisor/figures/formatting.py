@@ -113,10 +113,8 @@ def format_change(new: float | None, old: float | None) -> str:
     return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
 
 
-def format_times(factor: float | None) -> str:
+def format_times(factor: float) -> str:
     """The ratio of two figures, without an interval: ``59x``, ``1.3x``."""
-    if factor is None or not math.isfinite(factor):
-        return MISSING
     return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
 
 

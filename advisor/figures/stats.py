@@ -13,8 +13,6 @@ degrees of freedom of the second part, which are four at least. So one odd run w
 doubled speed. Nothing else stands beside the interval: it is the noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

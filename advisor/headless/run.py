@@ -56,23 +56,20 @@ class HeadlessReporter:
         self._file = file
         self._last: dict[str, object] = {}  # the last verdict on a candidate, by its label; the last line on the stack
         self._share = 0.0
-        self._taking = threading.Lock()
         self._closed = False
 
     def close(self) -> None:
         """Ignore events from now on: the present state is reported, and an interrupted session may still post some."""
-        with self._taking:
-            self._closed = True
+        self._closed = True
 
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
-        with self._taking:
-            if self._closed:
-                return
-            lines = list(self._lines(event))  # before the state has the event: some lines say what is new
-            self.state.apply(event)
-            for line in lines:
-                self._tell(line)
+        if self._closed:
+            return
+        lines = list(self._lines(event))  # before the state has the event: some lines say what is new
+        self.state.apply(event)
+        for line in lines:
+            self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line. The session goes on even if nobody reads it any more."""
@@ -224,10 +221,7 @@ def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[st
 
     The first signal ends it early; after the second this function does not wait for its end.
     """
-    worker = threading.Thread(target=part, name="session", daemon=True)
-    cancelled = INTERRUPTS.asked
-    if cancelled:
-        session.cancel()
+    worker, cancelled = threading.Thread(target=part, name="session", daemon=True), False
     worker.start()
     while worker.is_alive() and not INTERRUPTS.urgent:
         worker.join(_SIGNAL_CHECK_S)

@@ -58,42 +58,28 @@ class Outcome(StrEnum):
 class Cause(StrEnum):
     """The cause of a failed trial: by the type of its exception, or by PyTorch's message where no type says it."""
 
-    CAPTURE = "capture"
-    """Recording the step in a CUDA graph."""
+    CAPTURE = "capture"  # recording the step in a CUDA graph
     CAPTURE_OF_LOSS = "capture of the loss"
     CAPTURE_OF_BACKWARD = "capture of the backward pass"
-    HOST_COPY = "host copy"
-    """A tensor that the step makes on the host and copies to the GPU, which no graph can record."""
+    HOST_COPY = "host copy"  # a tensor that the step makes on the host and copies to the GPU, which no graph can record
     COMPILER = "compiler"
-    DOUBLE_BACKWARD = "double backward"
-    """A second derivative, which compiled code does not have."""
-    LAYOUT = "layout"
-    """An operation, or compiled code, that got a tensor of another memory layout."""
-    OPERATION = "operation"
-    """An operation that refused its arguments, as one does that knows no half precision."""
+    DOUBLE_BACKWARD = "double backward"  # a second derivative, which compiled code does not have
+    LAYOUT = "layout"  # an operation, or compiled code, that got a tensor of another memory layout
+    OPERATION = "operation"  # an operation that refused its arguments, as one does that knows no half precision
 
 
 class TrialKind(StrEnum):
     """The tasks of a trial process."""
 
-    CANDIDATE = "candidate"
-    """Apply the settings and time the steps."""
-    BASELINE = "baseline"
-    """As a candidate, and describe the workload first; where a loader feeds it, time the phases of a step too."""
-    PROFILE = "profile"
-    """As the baseline; after the timing comes the whole instrumented pass."""
-    REFERENCE = "reference"
-    """Run the first steps in a higher precision; nothing is timed."""
-    COMPILE = "compile"
-    """End after the first steps, which leave their code in the compiler's cache; nothing is timed."""
-    TURNS = "turns"
-    """Warm up, then time one block each time that the parent asks for one."""
-    VERIFY = "verify"
-    """Time a plain loop, with an exported file applied to it or without."""
-    SCORE = "score"
-    """Train some steps where the loop trains, and have the user's function score the model; nothing is timed."""
-    PACKAGE = "package"
-    """Compile the model under the settings to one file; nothing is timed."""
+    CANDIDATE = "candidate"  # apply the settings and time the steps
+    BASELINE = "baseline"  # as a candidate, but first describe the workload; where a loader feeds it, time the phases
+    PROFILE = "profile"  # as the baseline; after the timing comes the whole instrumented pass
+    REFERENCE = "reference"  # run the first steps in a higher precision; nothing is timed
+    COMPILE = "compile"  # end after the first steps, which leave their code in the compiler's cache; nothing is timed
+    TURNS = "turns"  # warm up, then time one block each time that the parent asks for one
+    VERIFY = "verify"  # time a plain loop, with an exported file applied to it or without
+    SCORE = "score"  # train some steps where the loop trains, and have the user's function score the model
+    PACKAGE = "package"  # compile the model under the settings to one file; nothing is timed
 
     @property
     def inspects(self) -> bool:
@@ -106,10 +92,8 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    SAME = "same"
-    """The whole interval lies within 3 % of 1."""
-    UNCLEAR = "unclear"
-    """The interval does not tell."""
+    SAME = "same"  # the whole interval lies within 3 % of 1
+    UNCLEAR = "unclear"  # the interval does not tell
     FAILED = "failed"
     SKIPPED = "skipped"
 

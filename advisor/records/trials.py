@@ -353,23 +353,18 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
-
-    ``confirmed`` when turns with the baseline settled it. ``contribution`` says, of a candidate that was
-    measured together with others, how many times as fast they are with it as without it; it may be known beside
-    what the candidate does alone.
-    """
+    """A candidate with its result, compared with the baseline."""
 
     candidate: Candidate
-    settings: dict[str, Value]
+    settings: dict[str, Value]  # all that was applied
     result: TrialResult
     comparison: Comparison | None = None
     numerics: NumericsResult | None = None
     break_even_steps: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    confirmed: bool = False
-    contribution: Comparison | None = None
+    confirmed: bool = False  # turns with the baseline settled it
+    contribution: Comparison | None = None  # of others with it to those without it; also beside what it does alone
 
     @property
     def own_effect(self) -> Comparison | None:
@@ -396,11 +391,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class StackRecord:
-    """Several settings applied together, measured against the baseline. ``confirmed`` when turns, A B B A, settled it.
-
-    ``baseline_step_ms`` and ``baseline_samples_per_s`` are the baseline's as timed beside the stack: the speed-up is
-    the ratio to those, which on a machine that drifts are not the session's first.
-    """
+    """Several settings applied together, measured against the baseline."""
 
     settings: dict[str, Value]
     result: TrialResult
@@ -409,7 +400,8 @@ class StackRecord:
     break_even_steps: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    confirmed: bool = False
+    confirmed: bool = False  # turns, A B B A, settled it
+    # The baseline's as timed beside the stack. The speed-up is the ratio to those: the first may differ by a drift.
     baseline_step_ms: float | None = None
     baseline_samples_per_s: float | None = None
     dropped: dict[str, str] = field(default_factory=dict)

@@ -27,15 +27,15 @@ from advisor.errors import ExitCode
 from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
-from advisor.recipe.catalog import Catalog
-from advisor.report.document import shown
+from advisor.recipe.catalog import load_catalog
+from advisor.report.document import Listing, section, shown
 from advisor.report.figures import verified_words
-from advisor.tui.context import Context, events_of
-from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller, Job
+from advisor.tui.context import Context, Job, events_of
+from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller
 from advisor.tui.keys import APP_KEYS
 from advisor.tui.main_screen import MainScreen
+from advisor.tui.screens import Palette, QuitScreen, TextScreen, help_sections
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lines import GaugeReader
 
@@ -64,7 +64,6 @@ class AdvisorApp(ThemedApp):
         *,
         session_id: str = "",
         open_session: Callable[[], Session] | None = None,
-        load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
         recorded: PastSession | None = None,
         draw_interval_s: float = DRAW_INTERVAL_S,
@@ -74,7 +73,6 @@ class AdvisorApp(ThemedApp):
         self.context = Context(request, outputs, session_id, recorded=recorded, clock=clock)
         for event in events_of(recorded) if recorded else ():
             self.context.take(event)
-        self._load_catalog = load_catalog
         self._open_session = open_session
         self._read_gauges = gauges
         self._inbox: SimpleQueue[Event] = SimpleQueue()
@@ -94,13 +92,10 @@ class AdvisorApp(ThemedApp):
         """The screen with the views."""
         return MainScreen(self.context, self.controller, self._read_gauges)
 
-    @on(MainScreen.Shown)
-    async def _begin(self) -> None:
-        """Add the views that nobody sees yet, and measure."""
-        await self.base_screen.mount_hidden_views()
+    def on_ready(self) -> None:
+        """Measure, once the first picture is there."""
         gc.enable()
-        if self._load_catalog:
-            self._load_recipes(self._load_catalog)
+        self._load_recipes()
         if self._open_session and not self._stopping:  # a signal may have come before
             self.context.control = self._open_session()
             self.set_interval(self._draw_interval_s, self._draw_news)
@@ -109,12 +104,9 @@ class AdvisorApp(ThemedApp):
             self._show_failure(self.context.state.failure)
         self._draw()
 
-    @work(thread=True, exit_on_error=False, group="catalog")
-    def _load_recipes(self, load: Callable[[], Catalog]) -> None:
-        self.call_from_thread(self._take_catalog, load())
-
-    def _take_catalog(self, catalog: Catalog) -> None:
-        self.context.catalog = catalog
+    @work(exit_on_error=False, group="catalog")
+    async def _load_recipes(self) -> None:
+        self.context.catalog = catalog = await asyncio.to_thread(load_catalog, self.context.request.recipe_folders)
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()
@@ -145,11 +137,11 @@ class AdvisorApp(ThemedApp):
                     self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
-        from advisor.tui.screens import failure_screen
-
         if self.alive:
             self._draw()  # a screen that is covered is not laid out again
-            self.call_after_refresh(self.push_screen, failure_screen(failure))
+            error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
+            found = shown([error, section("", failure.hint), section("", details)])
+            self.call_after_refresh(self.push_screen, TextScreen("The session cannot go on", found, kind="failure"))
 
     def _draw(self) -> None:
         """Take the waiting events and draw all: the person has done something, or a job has begun or ended."""
@@ -210,16 +202,11 @@ class AdvisorApp(ThemedApp):
 
     def action_help(self) -> None:
         """Show the help screen."""
-        from advisor.tui.screens import TextScreen, help_sections
-
-        info = next(view for view in VIEWS if view.id == self.view.id)
-        sections = help_sections(info, self.base_screen.active_bindings.values(), self.get_key_display)
+        sections = help_sections(self.view, self.base_screen.active_bindings.values(), self.get_key_display)
         self.push_screen(TextScreen("Help", shown(sections)))
 
     def action_command_palette(self) -> None:
         """Open the palette."""
-        from advisor.tui.screens import Palette
-
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
@@ -238,9 +225,7 @@ class AdvisorApp(ThemedApp):
 
     async def action_quit(self) -> None:
         """Leave; while something is measured, ask first. The second time: leave at once."""
-        from advisor.tui.screens import QuitScreen
-
-        working = self.context.control is not None and bool(self.controller.running)
+        working = self.context.control is not None and bool(self.context.jobs)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
@@ -254,7 +239,7 @@ class AdvisorApp(ThemedApp):
         """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
-            self.controller.waiting.clear()
+            del self.context.jobs[1:]
             if self.context.control:
                 self.context.control.cancel()
             deadline = time.monotonic() + STOP_WAIT_S

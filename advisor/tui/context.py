@@ -32,16 +32,20 @@ def is_about_others(said: events.Said) -> bool:
     return said.severity != "information" and said.about in ("company", "noise")
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A blocking call of the session and its text in the status bar; the ``trial`` that it runs, if it is one."""
+
+    name: str
+    call: Callable[[], None]
+    trial: str = ""
+
+
 @dataclass
 class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
-    ``busy_with`` names the job that runs. ``waiting`` names the trials that the person asked for and that have not
-    begun. ``paused``: no further trial begins. ``version`` grows with all that a view may show, but not with the events
-    that pour in while a trial runs: its activity, its blocks, the progress. ``recorded`` is the session that is shown
-    again; None for one that measures. ``saved`` are the files that the person wrote, by their paths. ``added_s`` is the
-    time that the person has added to the budget. ``clock`` gives seconds, from anywhere; by it are the moments at which
-    the session began, its trial, and the last estimate of its end.
+    ``version`` grows with all that a view may show, but not with what tells of a running trial (``_LIVE``).
     """
 
     request: Request
@@ -50,14 +54,13 @@ class Context:
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
-    busy_with: str = ""
-    waiting: tuple[str, ...] = ()
-    paused: bool = False
-    recorded: PastSession | None = None
-    saved: list[str] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)  # the first of them runs
+    paused: bool = False  # no further trial begins
+    recorded: PastSession | None = None  # the session that is shown again; None for one that measures
+    saved: list[str] = field(default_factory=list)  # the paths of the files that the person wrote
     version: int = 0
-    added_s: float = 0.0
-    clock: Callable[[], float] = time.monotonic
+    added_s: float = 0.0  # what the person has added to the budget
+    clock: Callable[[], float] = time.monotonic  # seconds from anywhere, in which these three moments are
     began_at: float = 0.0
     trial_began_at: float = 0.0
     left_told_at: float = 0.0
@@ -65,6 +68,11 @@ class Context:
 
     def __post_init__(self) -> None:
         self.began_at = self.clock()
+
+    @property
+    def busy_with(self) -> str:
+        """The name of the job that runs; empty for none."""
+        return self.jobs[0].name if self.jobs else ""
 
     @property
     def budget_s(self) -> float:

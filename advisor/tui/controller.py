@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ from advisor.machine.hardware import sample_gpus
 from advisor.machine.host import CoresInUse
 from advisor.records import Value, text_of
 from advisor.report.figures import count_untried
-from advisor.tui.context import Context
+from advisor.tui.context import Context, Job
 from advisor.tui.text import trial_name
 
 if TYPE_CHECKING:
@@ -38,43 +36,28 @@ MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Tryin
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A blocking call of the session and its text in the status bar; the ``trial`` that it runs, if it is one."""
-
-    name: str
-    call: Callable[[], None]
-    trial: str = ""
-
-
 class Controller:
     """Obeys the person. ``changed`` draws what was done. After the session the combination follows the decisions."""
 
     def __init__(self, app: App[Any], context: Context, changed: Callable[[], None]) -> None:
         self._app, self._context, self._changed = app, context, changed
-        self.running: Job | None = None
-        self.waiting: deque[Job] = deque()  # those that have not begun
         self._decided_meanwhile = False
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
-        if all(job.name != other.name for other in self.waiting):
-            self.waiting.append(job)
-            self._next()
+        jobs = self._context.jobs
+        if all(job.name != other.name for other in jobs[1:]):
+            jobs.append(job)
+            if len(jobs) == 1:
+                self._in_thread(job.call, SESSION_GROUP)
 
     def job_done(self) -> None:
-        """The running job has ended."""
-        self.running = None
-        self._next()
-
-    def _next(self) -> None:
-        if self.running is None and self.waiting:
-            self.running = self.waiting.popleft()
-            self._in_thread(self.running.call, SESSION_GROUP)
-        self._context.busy_with = self.running.name if self.running else ""
-        self._context.waiting = tuple(job.trial for job in self.waiting if job.trial)
+        """Run the next job: the first has ended."""
+        del self._context.jobs[0]
+        if self._context.jobs:
+            self._in_thread(self._context.jobs[0].call, SESSION_GROUP)
 
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
         self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
@@ -87,7 +70,7 @@ class Controller:
         untried, measured = count_untried(state) > 0, state.baseline is not None
         if context.control is None or state.failure:
             return False
-        live, busy = state.finished is None, self.running is not None
+        live, busy = state.finished is None, bool(context.jobs)
         offered = {
             "skip": live and measured and not state.paused,  # also between two trials: the keys would jump
             "pause": live and not context.paused,
@@ -161,7 +144,7 @@ class Controller:
 
     def _stop(self, control: Session) -> str:
         """End measurements after the session; the session stays with all its results."""
-        if self.running:
+        if self._context.jobs:
             control.stop()
         return "Stopped: t measures it again, + goes on for a minute."
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from advisor.errors import AdvisorError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Outputs, Request
@@ -23,7 +21,6 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.context import closing_words, events_of
-from advisor.tui.widgets.lines import Reading
 
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
@@ -44,8 +41,6 @@ def run(app: AdvisorApp, past: PastSession | None = None) -> int:
             Console().set_window_title(printable(f"perf-advisor {context.request.target.target}"))
             with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
                 app.run()
-            if app.return_code is None:
-                raise AdvisorError("the app ended without a result.", "This is a bug of ours: please report it.")
         if past and state.baseline is None and state.failure is None:  # left before it was taken up
             for event in events_of(past):
                 context.take(event)
@@ -72,8 +67,7 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
     outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
-    catalog = partial(load_catalog, recipe_folders)
-    return AdvisorApp(request, outputs, session_id=past.session_id, load_catalog=catalog, recorded=past)
+    return AdvisorApp(request, outputs, session_id=past.session_id, recorded=past)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -83,7 +77,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     if request.recipe_folders:
         load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
     journal = Journal.create(request) if past is None else Journal(past.path)
-    catalog = partial(load_catalog, request.recipe_folders)
 
     def session() -> Session:
         from advisor.experiment.session import Session  # with the whole search, after the first picture
@@ -95,7 +88,6 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
         outputs,
         session_id=journal.session_id,
         open_session=session,
-        load_catalog=catalog,
-        gauges=lambda: Reading(sample_gpus(), sample_host()),
+        gauges=lambda: (sample_gpus(), sample_host()),
     )
     return app

@@ -1,13 +1,7 @@
 """The screen with the views: tabs, gauges, one view at a time, the status and the keys."""
 
-from __future__ import annotations
-
-import asyncio
-from importlib import import_module
-
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.style import Style
@@ -18,67 +12,48 @@ from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
 from advisor.tui.text import DIM
-from advisor.tui.views import VIEWS, view_class
+from advisor.tui.views import VIEWS
 from advisor.tui.views.base import View
 from advisor.tui.widgets.lines import GaugeReader, GaugeStrip, KeyFooter, StatusBar, is_working, spread
 
 TICK_S = 1.0
-# Modules that no key should wait for: dialogs, and the colours of code.
-_LATER = ("advisor.tui.screens", *("rich.syntax", *(f"pygments.lexers.{name}" for name in ("python", "data", "diff"))))
 
 
 class MainScreen(Screen[object]):
-    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited."""
+    """The views, one at a time, and the lines around them."""
 
     BINDINGS = [
-        key(f"view.{view.id}", view.key, f"show_view('{view.id}')", view.title, view.description, show=False)
+        key(f"view.{name}", view.number, f"show_view('{name}')", view.title, view.about, show=False)
         for view in VIEWS
+        for name in [view.title.lower()]
     ]
     AUTO_FOCUS = ""  # each view says what has the focus
-
-    class Shown(Message):
-        """The screen has been painted for the first time."""
 
     def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
         self.context, self._controller = context, controller
         self._navigation, self._gauges = Navigation(context), GaugeStrip(read_gauges, context.recorded)
-        self._switcher, self.status = ContentSwitcher(initial=VIEWS[0].id, id="views"), StatusBar(context)
-        self._wanted = ""
+        self._views = [view(context, controller) for view in VIEWS]
+        self._switcher = ContentSwitcher(*self._views, initial=self._views[0].id, id="views")
+        self.status = StatusBar(context)
 
     def compose(self) -> ComposeResult:
-        yield from (self._navigation, self._gauges)
-        with self._switcher:
-            yield view_class(VIEWS[0].id)(self.context, self._controller)
-        yield from (self.status, KeyFooter())
+        yield from (self._navigation, self._gauges, self._switcher, self.status, KeyFooter())
 
     def on_mount(self) -> None:
         if self.context.recorded is None:
             self.set_interval(TICK_S, self.tick)
-        self.action_show_view(VIEWS[0].id)
-        self.call_after_refresh(self.post_message, self.Shown())
-
-    async def mount_hidden_views(self) -> None:
-        """Add the hidden views after the first paint, and import the modules that a key would have to wait for."""
-        await asyncio.to_thread(_import_what_opens_later)
-        if not self._switcher.is_attached:  # the app was left meanwhile
-            return
-        for view in VIEWS[1:]:
-            await self._switcher.add_content(view_class(view.id)(self.context, self._controller))
-        if self._wanted:
-            self.action_show_view(self._wanted)
+        self.action_show_view("result")
 
     @property
     def view(self) -> View:
         """The view that is shown."""
-        return self._switcher.get_child_by_id(self._switcher.current or VIEWS[0].id, View)
+        return next(view for view in self._views if view.id == self._switcher.current)
 
     def action_show_view(self, view_id: str) -> None:
-        """Switch to a view, once it is there, and let it take the keys."""
-        if all(view.id != view_id for view in self._switcher.children):
-            self._wanted = view_id
-            return
-        self._switcher.current = self._navigation.shown = view_id
+        """Switch to a view, and let it take the keys."""
+        self._switcher.current = view_id
+        self._navigation.shown = self.view.title
         self.draw()
         self.focus_view()
 
@@ -111,14 +86,6 @@ class MainScreen(Screen[object]):
         self.set_focus(self.view.first_focus(), scroll_visible=False)
 
 
-def _import_what_opens_later() -> None:
-    """Import the modules of the views and the dialogs: half a second on a machine that trials keep busy."""
-    for view in VIEWS:
-        view_class(view.id)
-    for module in _LATER:
-        import_module(module)
-
-
 class Navigation(Widget):
     """The views with their keys, each to be clicked too, and the target, in one line of text.
 
@@ -145,9 +112,9 @@ class Navigation(Widget):
     def _tabs(self, *, titled: bool) -> Content:
         tabs = []
         for view in VIEWS:
-            active = view.id == self.shown
+            active = view.title == self.shown
             style, under = ("bold $foreground", " on $primary 30%") if active else (DIM, "")
             title = f" {view.title} " if titled or active else " "
-            text = Content.assemble((" ", style + under), (view.key, f"bold $accent{under}"), (title, style + under))
-            tabs.append(text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.id}')"})))
+            text = Content.assemble((" ", style + under), (view.number, f"bold $accent{under}"), (title, style + under))
+            tabs.append(text.stylize(Style.from_meta({"@click": f"screen.show_view('{view.title.lower()}')"})))
         return Content("").join(tabs)

@@ -1,7 +1,5 @@
 """The screens over the views: texts such as the help and failures, and questions before an action."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
@@ -13,12 +11,10 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from advisor.experiment.events import SessionFailed
-from advisor.report.document import Listing, Section, pairs, section, shown
+from advisor.report.document import Section, pairs, section
 from advisor.report.whole import METHOD
 from advisor.tui.keys import key
 from advisor.tui.text import DIM, trial_name
-from advisor.tui.views import ViewInfo
 from advisor.tui.views.base import View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
@@ -46,13 +42,6 @@ class TextScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._pane.focus()
         self._pane.show(self._sections)
-
-
-def failure_screen(failure: SessionFailed) -> TextScreen:
-    """The screen for a session that cannot go on: the error, what to do, and the details."""
-    error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
-    found = shown([error, section("", failure.hint), section("", details)])
-    return TextScreen("The session cannot go on", found, kind="failure")
 
 
 class Palette(CommandPalette):
@@ -95,9 +84,7 @@ MARKS = (
 )
 
 
-def help_sections(
-    view: ViewInfo, active: Iterable[ActiveBinding], display: Callable[[Binding], str]
-) -> Iterator[Section]:
+def help_sections(shown: View, active: Iterable[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
     """The keys of a view that do something now, marks, and how the numbers are made."""
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
@@ -110,7 +97,7 @@ def help_sections(
         ("tab", "Go from one panel to the next"),
         ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
     ]
-    titles = f"Keys of view {view.key}, {view.title}, now", "The session", "All views"
+    titles = f"Keys of view {shown.number}, {shown.title}, now", "The session", "All views"
     for title, keys in zip(titles, (of_view, of_session, of_all), strict=True):
         yield section(title, pairs(keys))
     yield section("Marks", pairs(MARKS))

@@ -3,8 +3,6 @@
 User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which take it literally.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from textual.content import Content

@@ -19,7 +19,6 @@ _REPORT = {"good": "success", "bad": "error", "warning": "warning", "name": "sec
 _REMEMBERED = "theme.json"
 # The file is no YAML, which takes long to load.
 _COLOURS = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
-THEMES = tuple(Theme(name, **colours) for name, colours in _COLOURS.items())
 
 
 class ThemedApp(App[None]):
@@ -31,8 +30,8 @@ class ThemedApp(App[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        for theme in THEMES:
-            self.register_theme(theme)
+        for name, colours in _COLOURS.items():
+            self.register_theme(Theme(name, **colours))
         ours = "advisor-16" if self.console.color_system == "standard" else "advisor"
         self.theme = ours  # first: Textual has begun with the asked name, before there was such a theme
         asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, "")

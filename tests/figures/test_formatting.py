@@ -72,7 +72,7 @@ def test_numbers(function, value, text):
 
 
 def test_missing_numbers_are_a_dash():
-    names = ("energy", "times", "bytes", "ms", "seconds", "count")
+    names = ("energy", "bytes", "ms", "seconds", "count")
     assert {getattr(formatting, f"format_{name}")(None) for name in names} == {"–"}
     assert formatting.format_ratio(None) == "–"
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.frameworks import divide
+from advisor.frameworks import of_objects
 
 SETTINGS = """\
 compile.mode: default
@@ -40,21 +40,19 @@ def samples():
 def test_settings_are_told_apart():
     settings = {"precision.autocast": "bfloat16", "compile.mode": "default", "step.cuda_graph": True}
     inference = {"infer.grad": "no_grad", "compile.freezing": True}
-    divided = divide({**settings, **inference}, "cpu", {})
-    assert divided.objects == {"compile.mode": "default"}
-    assert divided.elsewhere == ("precision.autocast: bfloat16",)
-    on_gpu = divide(settings, "cuda", {"precision.autocast": "bfloat16"})
-    assert on_gpu.elsewhere == ("step.cuda_graph: true",)
-    read = divide({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": "every_step"})
-    assert read.elsewhere == ("loop.loss_item: never",)
-    off = divide({"precision.autocast": "none"}, "cuda", {"precision.autocast": "bfloat16"})
-    assert not off.elsewhere, "a default has no word of the framework's"
+    with pytest.warns(UserWarning, match="trainer: precision.autocast: bfloat16. "):
+        assert of_objects({**settings, **inference}, "cpu", {}) == {"compile.mode": "default"}
+    with pytest.warns(UserWarning, match="trainer: step.cuda_graph: true. "):
+        of_objects(settings, "cuda", {"precision.autocast": "bfloat16"})
+    with pytest.warns(UserWarning, match="trainer: loop.loss_item: never. "):
+        of_objects({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": "every_step"})
+    with warnings.catch_warnings(action="error"):  # a default has no word of the framework's
+        assert of_objects({"precision.autocast": "none"}, "cuda", {"precision.autocast": "bfloat16"}) == {}
 
 
 def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
-    divided = divide({"compile.mode": "reduce-overhead"}, "cuda", {})
-    assert divided.objects == {"compile.mode": "default"}
-    assert divided.elsewhere == ("compile.mode: reduce-overhead",)
+    with pytest.warns(UserWarning, match="trainer: compile.mode: reduce-overhead. "):
+        assert of_objects({"compile.mode": "reduce-overhead"}, "cuda", {}) == {"compile.mode": "default"}
 
 
 def lightning_parts(package="lightning.pytorch"):

@@ -28,7 +28,7 @@ PICTURES = {
     "help": (histories.whole, ["question_mark"]),
 }
 SMALL_TOO = ("profile", "measuring", "export", "unfolded")
-OF_VIEWS = [view.id for view in VIEWS]
+OF_VIEWS = [view.title.lower() for view in VIEWS]
 CASES = [
     *((name, LARGE) for name in OF_VIEWS),
     *(pytest.param(name, LARGE, marks=pytest.mark.app) for name in PICTURES if name not in OF_VIEWS),
@@ -48,7 +48,7 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
     async def play(pilot) -> None:
         await settle(pilot)
         if name in ("result", "trials"):
-            app.query_one(GaugeStrip).show_reading(histories.READING)
+            app.query_one(GaugeStrip).show_reading(*histories.READING)
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
         await press(pilot, *keys)

@@ -44,16 +44,11 @@ def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) 
     """The file's text. Raises TargetError where the script fails, or comes to no update in time."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result)]
+        command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result), *arguments]
         try:
             with log.open("a+b") as output:  # a file that the process can read, too
                 ran = subprocess.run(  # noqa: S603 - the user's own script
-                    [*command, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    timeout=budget_s,
-                    check=False,
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=budget_s, check=False
                 )
         except subprocess.TimeoutExpired as error:
             raise TargetError(

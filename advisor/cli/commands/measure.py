@@ -29,18 +29,14 @@ _DEMO_BUDGET_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A session to run. The target of ``request`` is empty for that of the session to go on with.
+    """A session to run."""
 
-    ``budget_s``: its time now, None for as much as it had. ``resume``: the session to go on with, an empty string for
-    the latest, None for a new one. ``force``: replace a file that holds the settings of another target.
-    """
-
-    request: Request
+    request: Request  # its target is empty for that of the session to go on with
     outputs: Outputs
     headless: bool
-    resume: str | None
-    budget_s: float | None = None
-    force: bool = False
+    resume: str | None  # the session to go on with, an empty string for the latest, None for a new one
+    budget_s: float | None = None  # the time now, None for as much as it had
+    force: bool = False  # replace a file that holds the settings of another target
 
     def __call__(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""

@@ -26,8 +26,7 @@ def run_report(arguments: list[str]) -> int:
     """Show a recorded session again, and write its report."""
     parser = Parser("report", run_report.__doc__)
     parser.add("session", *REPORTS, "--recipes")
-    options = parser.parse(arguments)
-    return _revisit(options, show=True)
+    return _revisit(parser.parse(arguments), show=True)
 
 
 def run_export(arguments: list[str]) -> int:
@@ -37,8 +36,7 @@ def run_export(arguments: list[str]) -> int:
     parser.add("--export", default="tuned.yaml")
     parser.add("--config", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.add("--force", "--diff", "--map", "--config-kind", "--recipes")
-    options = parser.parse(arguments)
-    return _revisit(options, show=False)
+    return _revisit(parser.parse(arguments), show=False)
 
 
 def _revisit(options: Namespace, *, show: bool) -> int:

@@ -1,6 +1,6 @@
 """The bases of the views: any, and one of a table and the card of its selected row."""
 
-from __future__ import annotations
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -31,11 +31,16 @@ LIST_KEYS = (
 class View(Container):
     """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
 
-    ``version`` is that of the context as the view shows it. The id is in the name of the class, as in ``VIEWS``.
+    ``number`` is its key, ``title`` its name and, in small letters, its id, and ``about`` says what it shows.
+    ``version`` is that of the context as the view shows it.
     """
 
+    number: ClassVar[str]
+    title: ClassVar[str]
+    about: ClassVar[str]
+
     def __init__(self, context: Context, controller: Controller) -> None:
-        super().__init__(id=type(self).__name__.removesuffix("View").lower(), classes="view")
+        super().__init__(id=self.title.lower(), classes="view")
         self.context, self.controller = context, controller
         self.version = -1
         self._fitted: Size | None = None
@@ -136,7 +141,8 @@ class ListView(View):
         if name == "back":
             return self.second_focus().has_focus
         if name == "retry":
-            tried = self.selected in self.context.state.trials and self.selected not in self.context.waiting
+            waiting = any(job.trial == self.selected for job in self.context.jobs[1:])
+            tried = self.selected in self.context.state.trials and not waiting
             return tried and self.context.recorded is None
         return True
 

@@ -1,7 +1,6 @@
 """View 4: choose a format, look at the file, save it; and what to do with it."""
 
-from __future__ import annotations
-
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,6 +61,9 @@ def offers(outputs: Outputs) -> tuple[Offer, ...]:
 class ExportView(View):
     """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
 
+    number, title = "4", "Export"
+    about = "The change of your script or config, settings, Python code or a report"
+
     BINDINGS = [
         key("export.save", "s", "save", "Save", "Write the selected format to the path shown"),
         key("export.overwrite", "o", "overwrite", "Overwrite", "Replace the file of that name"),
@@ -116,16 +118,12 @@ class ExportView(View):
         # While the session runs it is written again only after another event; after it the user's own files may change.
         if self._asked != wanted or self.context.state.finished is not None:
             self._asked = wanted
-            self._write_preview(self.chosen, wanted, self.context.state.snapshot())
+            self._show_preview(self.chosen, wanted)
 
-    # With a description, since Textual's own has the whole state in it.
-    @work(thread=True, exclusive=True, exit_on_error=False, group="preview", description="preview")
-    def _write_preview(self, chosen: Offer, wanted: tuple[str, int], state: SessionState) -> None:
-        """Write a preview beside the UI thread: the first Python file takes up to two seconds."""
-        self.app.call_from_thread(self._show_preview, wanted, chosen, *self._written_preview(chosen, state))
-
-    def _show_preview(self, wanted: tuple[str, int], chosen: Offer, text: str, language: str) -> None:
-        """Draw a preview with its title, unless another one is awaited by now."""
+    @work(exclusive=True, exit_on_error=False, group="preview")
+    async def _show_preview(self, chosen: Offer, wanted: tuple[str, int]) -> None:
+        """Draw a preview, which a thread writes: the first Python file takes up to two seconds."""
+        text, language = await asyncio.to_thread(self._written_preview, chosen, self.context.state.snapshot())
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
             self._preview.border_subtitle = Content(chosen.description)
@@ -192,8 +190,12 @@ class ExportView(View):
         if own and path.resolve() == Path(own).resolve():
             self.notify(f"{path.name} is your own config. Give the copy another name.", severity="error")
         elif is_file(path):
-            self._in_the_way = path
-            self.notify(f"{path} exists already{self._foreign(path)}: o overwrites it, f gives another name.")
+            self._in_the_way, owner = path, ""
+            try:
+                check_replaceable(path, self.context.request.target, "")
+            except UsageError as error:  # it is not ours, or has the settings of another target
+                owner = f" ({error.message.rstrip('.')})"
+            self.notify(f"{path} exists already{owner}: o overwrites it, f gives another name.")
             self.refresh_bindings()
         else:
             self._write(self.chosen, path)
@@ -202,14 +204,6 @@ class ExportView(View):
         """Write over the file that is in the way."""
         if self._in_the_way:
             self._write(self.chosen, self._in_the_way)
-
-    def _foreign(self, path: Path) -> str:
-        """Words for a file that is not ours, or has the settings of another target; empty for any other."""
-        try:
-            check_replaceable(path, self.context.request.target, "")
-        except UsageError as error:
-            return f" ({error.message.rstrip('.')})"
-        return ""
 
     def _write(self, chosen: Offer, path: Path) -> None:
         self._in_the_way = None

@@ -1,7 +1,5 @@
 """The headline of view 1 and the warning under it, as text. Pure functions of the ranked settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import median
 

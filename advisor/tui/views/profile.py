@@ -1,7 +1,5 @@
 """View 2: where a step's time goes: the operators, and beside them the phases, efficiency, waits and habits."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content
@@ -32,6 +30,9 @@ _FRAME = 4  # cells of a panel's border and padding
 
 class ProfileView(View):
     """The phases as bars over the operators and the report's sections; Tab goes from one of those to the other."""
+
+    number, title = "2", "Profile"
+    about = "Where one step spends its time, and what the machine could do"
 
     def __init__(self, context: Context, controller: Controller) -> None:
         super().__init__(context, controller)

@@ -1,7 +1,5 @@
 """View 1: the headline, the one ranked list of settings, and the card of the selected one; accept and reject there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +34,9 @@ _TINY = 16  # a screen of fewer lines
 
 class ResultView(ListView):
     """The headline over the table and the card."""
+
+    number, title = "1", "Result"
+    about = "The result so far, and every setting with its figures; accept or reject it"
 
     BINDINGS = [
         key("result.accept", "a", "accept", "Accept", "Use this setting, even if it changes results"),
@@ -216,32 +217,28 @@ def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Colu
     count = len(state.stack_settings)
     if ranking.together and count > 1:
         name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
-        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), **_named(name, ""), "tick": _ticked(Tick.ON)}
+        rows[TOGETHER] = {**_figure_cells(ranking.together, scale), "name": Cell(name, ""), "tick": _ticked(Tick.ON)}
     elif ranking.pending and count:
         name = Content.assemble("  ", (f"{count} together", "bold"))
-        rows[TOGETHER] = {**_named(name, ""), "speed": Cell(Content.styled("not yet", "$warning"))}
+        rows[TOGETHER] = {"name": Cell(name, ""), "speed": Cell(Content.styled("not yet", "$warning"))}
     for row in ranking.rows:
         is_open = row.key in open_rows or any(value.tick in (Tick.WAITING, Tick.REFUSED) for value in row.values)
         rows[row.key] = row_cells(row, scale, width, unfolded=is_open)
         if is_open:
             rows |= {value.key: row_cells(value, scale, width, inner=True) for value in row.values}
     rows[YOURS] = _own_cells(ranking, state)
-    return rows | {fold.key: _named(Content.styled(f"  {fold.title}", DIM)) for fold in ranking.folds}
-
-
-def _named(text: Content, figure: str | None = None) -> Cells:
-    return {"name": Cell(text, figure)}
+    return rows | {fold.key: {"name": Cell(Content.styled(f"  {fold.title}", DIM))} for fold in ranking.folds}
 
 
 def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
-    named = _named(Content("  your settings"))
+    name = Cell(Content("  your settings"))
     if ranking.step_ms is None:
-        return named
+        return {"name": name}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
     within = format_within(state.baseline.half_width) if state.baseline else ""
     return {
-        **named,
+        "name": name,
         "speed": Cell(Content("1x"), -1.0),
         "bar": Cell(Content.styled(within, DIM)),
         "step": step,
@@ -260,7 +257,7 @@ def row_cells(row: Row, scale: Scale, width: int, *, unfolded: bool = False, inn
     values = f" {'▾' if unfolded else '▸'}{len(row.values)}" if row.values else ""
     style = f"{DIM} strike" if row.rejected else ""
     name = Content.assemble("  " if inner else "", sign, (told, style), (values, DIM))
-    cells = {**_named(name, row.name), "tick": _ticked(row.tick, consent=row.consent)}
+    cells = {"name": Cell(name, row.name), "tick": _ticked(row.tick, consent=row.consent)}
     if row.figures is not None:
         return _figure_cells(row.figures, scale) | cells
     state = Content.styled("running", "$accent") if row.running else Content.styled("failed", "$warning")

@@ -1,7 +1,5 @@
 """View 3: everything that ran, in the order in which it began, and the log of the selected trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -68,6 +66,9 @@ def _run(name: str, state: SessionState) -> Run:
 
 class TrialsView(ListView):
     """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
+
+    number, title = "3", "Trials"
+    about = "Everything that ran, with its log"
 
     BINDINGS = [
         key("trials.log", "l", "read", "Log", "Go into the log of the selected trial; Escape comes back"),

@@ -3,11 +3,8 @@
 Textual's own footer mounts a dozen widgets again whenever the keys change: that took half the time of a key press.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from textual import work
 from textual.binding import Binding
@@ -35,15 +32,7 @@ def spread(left: Content, right: Content, width: int) -> Content:
 # --- gauges of GPU and host ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """All gauges at one moment."""
-
-    gpus: tuple[GpuReading, ...] = ()
-    host: HostSample | None = None
-
-
-GaugeReader = Callable[[], Reading]
+GaugeReader = Callable[[], tuple[tuple[GpuReading, ...], HostSample]]
 
 
 class GaugeStrip(Static):
@@ -62,25 +51,24 @@ class GaugeStrip(Static):
     def tick(self) -> None:
         """Read the gauges in a thread, and show them."""
         if self._read:
-            self.app.call_from_thread(self.show_reading, self._read())
+            self.app.call_from_thread(self.show_reading, *self._read())
 
-    def show_reading(self, reading: Reading) -> None:
+    def show_reading(self, gpus: tuple[GpuReading, ...], host: HostSample) -> None:
         """Show what was read."""
-        self.update(gauges_text(reading, self.device_uuid), layout=False)
+        self.update(gauges_text(gpus, host, self.device_uuid), layout=False)
 
 
-def gauges_text(reading: Reading, uuid: str | None) -> Content:
+def gauges_text(gpus: tuple[GpuReading, ...], host: HostSample, uuid: str | None) -> Content:
     """The gauges of the GPU that is measured on, or of the first, and of the host, the most important first."""
     parts: list[tuple[str, str]] = []
-    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
-    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(reading.gpus), None):
+    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in gpus}
+    if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(gpus), None):
         parts.append(("GPU", MISSING if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"))
         parts.append(("mem", f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(gpu.memory_total_bytes)}"))
         others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))
         parts += [("", form.format(value)) for value, form in others if value is not None]
-    if host := reading.host:
-        parts.append(("CPU", f"{host.cpu_percent:.0f} %"))
-        parts.append(("RAM", f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"))
+    parts.append(("CPU", f"{host.cpu_percent:.0f} %"))
+    parts.append(("RAM", f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"))
     told = [Content.assemble((f"{name} " if name else "", DIM), text) for name, text in parts]
     return Content("  ").join(told)
 
@@ -160,7 +148,9 @@ def now_text(context: Context, room: int) -> Content:
         doing = Content.assemble("  ", ("pauses after this trial", "$warning"))
     elif state.activity:
         doing = Content.assemble("  ", (state.activity, "$accent"))
-    tail = doing + _seconds(context)
+    spent_s, expected_s = int(context.clock() - context.trial_began_at), state.expected_s
+    about = f" of about {max(1, round(expected_s))}" if expected_s is not None else ""
+    tail = doing + Content.styled(f"  {spent_s}{about} s", DIM)
     stage, left = _stage(context), room - len(tail)
     both = stage if state.running in stage else f"{stage}: {trial_name(state.running, _WIDEST_NAME)}"
     told = both if len(both) <= min(left, room - _STATE) else trial_name(state.running, max(_SHORT_NAME, left))
@@ -177,13 +167,6 @@ def _stage(context: Context) -> str:
     return told[:1].upper() + told[1:]
 
 
-def _seconds(context: Context) -> Content:
-    spent_s, expected_s = int(context.clock() - context.trial_began_at), context.state.expected_s
-    if expected_s is None:
-        return Content.styled(f"  {spent_s} s", DIM)
-    return Content.styled(f"  {spent_s} of about {max(1, round(expected_s))} s", DIM)
-
-
 def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     """The session's time left; empty where nobody knows, or for one trial after the session."""
     state = context.state
@@ -197,10 +180,11 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
 
 # --- keys ----------------------------------------------------------------------------------------------------------
 
-# Names of keys: those that steer what runs come before the keys of the view, some come after them, the last always.
-_FIRST = [f"session.{name}" for name in ("skip", "stop", "pause", "go_on", "wait", "untried")]
-_LATER = ("table.sort", "session.minute")
+# The places of keys by their names; those of the view have the place 0, and the last are always shown.
+_STEERING = ("skip", "stop", "pause", "go_on", "wait", "untried")
 _LAST = ("app.help", "app.quit")
+_PLACES = {f"session.{name}": place for place, name in enumerate(_STEERING, start=-len(_STEERING))}
+_PLACES |= {"table.sort": 1, "session.minute": 1, **dict.fromkeys(_LAST, 2)}
 
 
 class KeyFooter(Widget):
@@ -224,7 +208,7 @@ class KeyFooter(Widget):
         for _, binding, enabled, _ in self.screen.active_bindings.values():
             if enabled and binding.show:
                 found.setdefault(binding.action, binding)
-        self.keys = tuple(sorted(found.values(), key=_place))
+        self.keys = tuple(sorted(found.values(), key=lambda binding: _PLACES.get(binding.id or "", 0)))
 
     def render(self) -> Content:
         palette = self.screen.active_bindings.get(self.app.COMMAND_PALETTE_BINDING)
@@ -241,9 +225,3 @@ class KeyFooter(Widget):
         shown = f" {self.app.get_key_display(binding)} "
         text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
         return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))
-
-
-def _place(binding: Binding) -> int:
-    if binding.id in _FIRST:
-        return _FIRST.index(binding.id)
-    return len(_FIRST) + (binding.id in _LATER) + 2 * (binding.id in _LAST)

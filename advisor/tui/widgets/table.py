@@ -1,7 +1,5 @@
 """Textual's DataTable, which gets all its columns and rows at once and draws only what has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -11,7 +9,6 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding
 from textual.content import Content
-from textual.geometry import Size
 from textual.message import Message
 from textual.style import Style
 from textual.widgets import DataTable
@@ -83,8 +80,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         self.shown: tuple[Column, ...] = ()
         self._given: tuple[Sequence[Column], Rows] = ((), {})
         self._cells: dict[str, tuple[Content, ...]] = {}
-        self._colours = self._styled = ""
-        self._sized = Size()
+        self._colours = ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to sort where there is something to sort."""
@@ -107,9 +103,8 @@ class Table(DataTable[Text], inherit_bindings=False):
 
     def _in_order(self, rows: Rows) -> Rows:
         figures: dict[str, Any] = {name: row.get(self.sorted_by, _EMPTY).figure for name, row in rows.items()}
-        known = [name for name in rows if figures[name] is not None]
-        known.sort(key=lambda name: figures[name])
-        return {name: rows[name] for name in (*known, *(name for name in rows if figures[name] is None))}
+        order = sorted(rows, key=lambda name: (figures[name] is None, figures[name]))
+        return {name: rows[name] for name in order}
 
     def show(self, columns: Sequence[Column], rows: Rows) -> None:
         """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
@@ -127,12 +122,11 @@ class Table(DataTable[Text], inherit_bindings=False):
                         self.update_cell(key, column.key, self._text(new, number=column.number))
             return
         self._colours = theme
-        self.clear(columns=tuple(columns) != self.shown)
-        if tuple(columns) != self.shown:
-            self.shown = tuple(columns)
-            for column in columns:
-                label = Text(column.label, justify="right" if column.number else "left")
-                self.add_column(label, key=column.key, width=column.width)
+        self.shown = tuple(columns)
+        self.clear(columns=True)
+        for column in columns:
+            label = Text(column.label, justify="right" if column.number else "left")
+            self.add_column(label, key=column.key, width=column.width)
         for key, row in cells.items():
             texts = [self._text(cell, number=column.number) for column, cell in zip(columns, row, strict=True)]
             self.add_row(*texts, key=key)
@@ -163,18 +157,6 @@ class Table(DataTable[Text], inherit_bindings=False):
         """Put the cursor on a row, if there is one of that key."""
         if key in self._cells:
             self.move_cursor(row=self.keys.index(key), animate=False)
-
-    def notify_style_update(self) -> None:
-        """Draw all cells again for another theme only; Textual would do so for each change of focus."""
-        if self._styled != self.app.theme:
-            self._styled = self.app.theme
-            super().notify_style_update()
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Draw nothing again if the table comes back on screen with the same size."""
-        if event.size == self._sized:
-            event.prevent_default()
-        self._sized = event.size
 
     def on_key(self, event: events.Key) -> None:
         self.touched = self.touched or event.key in _MOVING

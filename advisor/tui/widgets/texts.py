@@ -1,7 +1,5 @@
 """Texts that are drawn again only when they changed, since each update of one lays the screen out again; and logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache

@@ -33,7 +33,7 @@ from advisor.tui.app import AdvisorApp
 from advisor.tui.context import Context, closing_words
 from advisor.tui.screens import Palette, TextScreen
 from advisor.tui.theme import ThemedApp
-from advisor.tui.views import VIEWS, view_class
+from advisor.tui.views import VIEWS
 from advisor.tui.views.export import ChoiceList
 from advisor.tui.widgets.lines import KeyFooter
 from advisor.tui.widgets.table import Table
@@ -48,14 +48,14 @@ async def test_every_view_is_a_number_key_or_a_click_away_and_q_leaves(size) -> 
         "trials": ["channels_last", "measured", "out of memory", "18.9 ms", "9.13 GiB"],
         "export": ["Settings (YAML)", "model.memory_format: channels_last", "tuned.yaml", "Save"],
     }
-    assert set(expected) == {info.id for info in VIEWS}
+    assert set(expected) == {info.title.lower() for info in VIEWS}
 
     async with driven(histories.whole(), size=size) as (pilot, app, _control):
         for info in VIEWS:
-            await press(pilot, info.key)
-            assert app.view.id == info.id
+            await press(pilot, info.number)
+            assert app.view.id == info.title.lower()
             shown = screen_text(app)
-            assert [text for text in expected[info.id] if text not in shown] == [], shown
+            assert [text for text in expected[info.title.lower()] if text not in shown] == [], shown
         await pilot.click("#nav", offset=(screen_text(app).index("3 Trials"), 0))
         assert app.view.id == "trials", "tabs take the mouse"
         await pilot.press("q")
@@ -81,13 +81,15 @@ async def test_every_view_draws_at_every_stage_on_small_screens(history) -> None
         for size in ((40, 10), SMALL):
             await pilot.resize_terminal(*size)
             for info in reversed(VIEWS):
-                await press(pilot, info.key)
-                assert app.view.id == info.id
+                await press(pilot, info.number)
+                assert app.view.id == info.title.lower()
                 lines = screen_text(app).splitlines()
                 assert (len(lines), {len(line) <= size[0] for line in lines}) == (size[1], {True})
                 said = ("Done", "left", "cannot go on", histories.RUNNING[:8], "Measuring", "Loading", "interrupted")
                 assert any(word in lines[-2] for word in said), lines[-2]
-                assert info.id != "export" or "Settings (YAML)" in screen_text(app), "next steps leave room for formats"
+                assert info.title != "Export" or "Settings (YAML)" in screen_text(app), (
+                    "next steps leave room for formats"
+                )
             assert app.query_one("#rows").size.height >= 2
 
 
@@ -202,7 +204,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
     async with driven(history, target=f"{nasty}:build") as (pilot, app, _control):
         assert f"{nasty}:build" in screen_text(app)
         for info in VIEWS:
-            await press(pilot, info.key)
+            await press(pilot, info.number)
 
         await press(pilot, "1")
         await choose(pilot, "yours")
@@ -215,7 +217,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
 async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) -> None:
     async with driven(history(), hold=history is not histories.whole) as (pilot, app, _control):
         for view in VIEWS:
-            await press(pilot, view.key)
+            await press(pilot, view.number)
             able = {active.binding.id for active in app.screen.active_bindings.values() if active.enabled}
             footer = {key.id for key in app.screen.query_one(KeyFooter).keys} - {"app.help", "app.quit"}
             await press(pilot, "question_mark")
@@ -306,8 +308,7 @@ def test_events_before_the_start_are_not_lost() -> None:
 
 
 def test_every_key_that_is_shown_has_an_id_a_label_and_a_tooltip() -> None:
-    owners = [view_class(key.view) if key.view else AdvisorApp for key in KEYS]
-    declared = [binding for owner in owners for binding in owner.BINDINGS]
+    declared = [binding for owner in (*VIEWS, AdvisorApp) for binding in owner.BINDINGS]
     shown = [binding for binding in declared if isinstance(binding, Binding) and binding.show]
     assert [binding for binding in shown if not (binding.id and binding.description and binding.tooltip)] == []
     assert len(KEYS) == 30

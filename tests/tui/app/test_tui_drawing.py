@@ -14,7 +14,7 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.format import Offer
 from advisor.tui import main_screen
-from advisor.tui.views import VIEWS, view_class
+from advisor.tui.views import VIEWS
 from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.lines import KeyFooter
 
@@ -42,8 +42,8 @@ def counted(monkeypatch) -> Counter[str]:
         monkeypatch.setattr(cls, name, counting)
 
     for view in VIEWS:
-        count(view_class(view.id), "show")
-        count(view_class(view.id), "show_live")
+        count(view, "show")
+        count(view, "show_live")
     count(KeyFooter, "render")
     return counts
 
@@ -69,7 +69,7 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
 async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted) -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, _control):
         for view in VIEWS:
-            await press(pilot, view.key)
+            await press(pilot, view.number)
             await tell(pilot, events.TrialStarted(NAME, ""))
             counted.clear()
             block, progress = events.BlockTimed(NAME, 110.0), events.ProgressMade(0.7, 50.0)

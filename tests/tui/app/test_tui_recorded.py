@@ -56,9 +56,9 @@ async def test_every_view_shows_any_recorded_session(history):
         await settle(pilot)
         await pilot.press("escape")
         for view in VIEWS:
-            await press(pilot, view.key)
+            await press(pilot, view.number)
             text = screen_text(app)
-            assert app.view.id == view.id
+            assert isinstance(app.view, view)
             assert session_id in text
             assert ("Recorded, failed: " in text) is (app.context.state.failure is not None)
 
@@ -154,6 +154,6 @@ def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_non
     (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     session_id = journaled(sample_history(), replace(sample_request(), recipe_folders=(str(folder),)))
     app = launch.app_of_recorded(open_session(session_id))
-    app._load_catalog()
+    app.context.found(app.context.state)
     assert not (tmp_path / "ran").exists()
     assert app.context.request.recipe_folders == ()

@@ -46,11 +46,8 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
 )
-from advisor.tui.widgets.lines import Reading
 
-READING = Reading(
-    (GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB)
-)
+READING = ((GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB))
 HARDWARE = h200_machine()
 NOTE = "the weights are random: no [pretrained] weights were asked for"
 RESNET = replace(resnet_facts(HARDWARE).workload, notes=(NOTE,))

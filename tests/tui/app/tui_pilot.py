@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from textual import _wait
 from textual._context import active_app
@@ -19,13 +19,12 @@ from tui_histories import READING
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.request import Outputs, Request
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Exported, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
 from advisor.tui.main_screen import MainScreen
-from advisor.tui.views import VIEWS, view_class
-from advisor.tui.views.base import ListView, View
+from advisor.tui.views import VIEWS
+from advisor.tui.views.base import ListView
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
@@ -122,7 +121,6 @@ def make_app(
         Outputs(config_path=config_path),
         session_id="20261122-154141",
         open_session=lambda: control,
-        load_catalog=load_catalog,
         gauges=(lambda: READING) if gauges else None,
         draw_interval_s=draw_interval_s,
         clock=clock,
@@ -221,9 +219,7 @@ def _has_work(app: AdvisorApp) -> bool:
     held = isinstance(control, FakeControl) and control.held
     if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
         return True
-    if not app._inbox.empty() or len(app.base_screen.query(View)) < len(
-        VIEWS
-    ):  # hidden ones are added after the first picture
+    if not app._inbox.empty():
         return True
     pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
     if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):
@@ -282,7 +278,7 @@ def _keys_of(owner: type[DOMNode], view: str = "") -> list[Key]:
 
 
 KEYS = [
-    *(key for view in VIEWS for key in _keys_of(cast("type[DOMNode]", view_class(view.id)), view.id)),
+    *(key for view in VIEWS for key in _keys_of(view, view.title.lower())),
     *_keys_of(Table),
     *_keys_of(MainScreen),
     *_keys_of(AdvisorApp),
