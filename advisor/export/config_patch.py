@@ -6,8 +6,6 @@ jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section
 settings file beside the config.
 """
 
-from __future__ import annotations
-
 import difflib
 import io
 import re
@@ -25,7 +23,7 @@ from advisor.export.configs.document import (
     TomlDocument,
     YamlDocument,
     at,
-    resolved,
+    holds,
 )
 from advisor.export.configs.kinds import (
     entries_for,
@@ -226,13 +224,12 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
 
 def _by_path(document: Document, key: str, path: str) -> Path:
     """The entry that ``--map key=path`` names. Raises UsageError unless there is one, with a single value."""
-    parts = re.sub(r"\[([0-9]{1,9})\]", r".\1", path).split(".")
-    found = resolved(document.tree, parts)
-    option = f"--map {key}={path}"
-    if len(found) != 1 or isinstance(at(document.tree, found[0]), dict | list):
+    option, parts = f"--map {key}={path}", tuple(re.sub(r"\[([0-9]{1,9})\]", r".\1", path).split("."))
+    found = (path,) if path in document.tree else parts  # a key at the top may have dots
+    if not holds(at(document.tree, found[:-1]), found[-1]) or isinstance(at(document.tree, found), dict | list):
         raise UsageError(f"{option}: the config has no single value at {path!r}.", _MAP_HINT)
     try:
-        document.changed(found[0], _PROBE)
+        document.changed(found, _PROBE)
     except ObstacleError as error:
         raise UsageError(f"{option}: {error}.", _MAP_HINT) from error
-    return found[0]
+    return found

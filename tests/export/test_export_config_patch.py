@@ -139,8 +139,9 @@ def test_the_style_of_the_replaced_value_is_kept(old, value, new):
 
 
 def test_a_map_reaches_into_lists_and_dotted_keys():
-    text = "stages:\n- a.b: {n: 1}\n- {n: 2}\n"
-    assert patched(text, {"k.v": 5}, key_map={"k.v": "stages.0.a.b.n"}).text == text.replace("n: 1", "n: 5")
+    text = "stages:\n- {n: 1}\n- {n: 2}\na.b: 3\n"
+    assert patched(text, {"k.v": 5}, key_map={"k.v": "stages.0.n"}).text == text.replace("n: 1", "n: 5")
+    assert patched(text, {"k.v": 5}, key_map={"k.v": "a.b"}).text == text.replace("a.b: 3", "a.b: 5")
     assert patched(text, {"k.v": 5}, key_map={"k.v": "stages[1].n"}).text == text.replace("n: 2", "n: 5")
     assert patched(text, {}, key_map={"k.v": "nowhere"}).text == text
 

@@ -186,18 +186,6 @@ def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
         stack += reversed([((*path, name), item) for name, item in named])
 
 
-def resolved(tree: Any, parts: Sequence[str]) -> list[Path]:
-    """The paths that dotted parts may mean: a key with dots in it takes several parts at once."""
-    if not parts:
-        return [()]
-    found: list[Path] = []
-    for taken in range(1, len(parts) + 1):
-        name = ".".join(parts[:taken])
-        if holds(tree, name):
-            found += [(name, *rest) for rest in resolved(child(tree, name), parts[taken:])]
-    return found
-
-
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
 # What may follow the last entry in braces: a comma, and a comment on the same line.
 _AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")
