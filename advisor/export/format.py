@@ -113,6 +113,9 @@ class Format(ABC):
     # Its entry in the app's list, where it has one in every session.
     offered: ClassVar[Offer | None] = None
 
+    def __init_subclass__(cls) -> None:
+        cls.id = cls.__module__.rpartition(".")[2]
+
     @property
     def applies_settings(self) -> bool:
         """Whether the file is about the settings that won: without any it changes nothing."""

@@ -10,17 +10,10 @@ from advisor.figures.options import alternatives
 
 
 def discovered() -> tuple[Format, ...]:
-    """All formats of the folder, in the order of the app's list. Raises TypeError for a file that defines none."""
-    found: list[Format] = []
+    """All formats of the folder, in the order of the app's list."""
     for info in pkgutil.iter_modules(__path__):
-        module = import_module(f"{__name__}.{info.name}")
-        defined = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
-        kind = next((one for one in defined if isinstance(one, type) and issubclass(one, Format)), None)
-        if kind is None:
-            raise TypeError(f"advisor/export/formats/{info.name}.py has no subclass of Format.")
-        kind.id = info.name
-        found.append(kind())
-    return tuple(sorted(found, key=lambda each: each.order))
+        import_module(f"{__name__}.{info.name}")
+    return tuple(sorted((kind() for kind in Format.__subclasses__()), key=lambda each: each.order))
 
 
 FORMATS = discovered()
