@@ -1,7 +1,5 @@
 """Two commands run in turn, each until its training loop has made enough steps: ``perf-advisor ab``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

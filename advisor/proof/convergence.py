@@ -1,7 +1,5 @@
 """Whether a training with exported settings learns as well as without them: loss curves of the same seeds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

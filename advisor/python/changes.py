@@ -1,7 +1,5 @@
 """The user's own files with a session's settings in them, at the places that were seen to run."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """Changes of a Python file at known places. Everything else stays the same, byte for byte. Needs no torch."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 from collections import defaultdict

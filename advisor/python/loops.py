@@ -1,7 +1,5 @@
 """Loops of the user's that run: their statements and names, for the step that is measured and for changes of it."""
 
-from __future__ import annotations
-
 import ast
 import traceback
 from collections.abc import Iterable, Sequence
@@ -61,7 +59,7 @@ def stack_from(frame: FrameType) -> list[Where]:
 
 def lines_up(frame: FrameType) -> tuple[Line, ...]:
     """The lines being executed, from a frame up the stack."""
-    return tuple((one.code, one.line) for one in stack_from(frame))
+    return tuple((one.f_code, line) for one, line in traceback.walk_stack(frame))
 
 
 def users_lines(lines: Iterable[Line]) -> tuple[Line, ...]:

@@ -19,7 +19,7 @@ from advisor.figures.formatting import (
 from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Objective, StackRecord, TrialResult, Verdict, text_of
+from advisor.records import Objective, StackRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Code, Inline, Listing, Section, Table, pairs, section, shown, table_of
 from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
@@ -34,8 +34,9 @@ Pair = tuple[str, Inline]
 def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
     """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
-    code = Listing(code_of(row.candidate, catalog), "python")
-    found = [section("", pairs(_facts(row, state))), section("The code", code)]
+    # A value of a damaged record, or of another version, has no code.
+    code = recipe.code(row.candidate.value).rstrip() if recipe and recipe.accepts(row.candidate.value) else ""
+    found = [section("", pairs(_facts(row, state))), section("The code", Listing(code, "python"))]
     title, paragraphs = "About this setting", list[str]()
     for block in card(recipe).split("\n\n") if recipe else ():
         lines = block.strip().split("\n")
@@ -44,12 +45,6 @@ def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> 
             title, paragraphs, lines = lines[0], [], lines[2:]
         paragraphs.append(" ".join(map(str.strip, lines)))
     return shown([*found, section(title, *paragraphs)])
-
-
-def code_of(candidate: Candidate, catalog: Catalog | None) -> str:
-    """The lines of a setting; empty for a value of a damaged record, or of another version, that no recipe has."""
-    recipe = catalog.recipes.get(candidate.recipe) if catalog else None
-    return recipe.code(candidate.value).rstrip() if recipe and recipe.accepts(candidate.value) else ""
 
 
 def _facts(row: Row, state: SessionState) -> Iterator[Pair]:

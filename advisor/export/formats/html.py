@@ -1,7 +1,5 @@
 """The report as one HTML page, by the template ``page.html`` beside this file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
