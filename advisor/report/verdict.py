@@ -84,8 +84,6 @@ def _details(state: SessionState) -> str:
     return f", {sure}: {told}{tokens}"
 
 
-# --- no result ----------------------------------------------------------------------------------------------------
-
 _DECIDES = "more budget or a machine without other programs decides"
 
 
@@ -134,8 +132,6 @@ def export_remark(state: SessionState) -> str:
         return f"{once}, so it is unclear whether they are faster together"
     return once if figures.stack_helps(state) else f", though together they {state.goal.not_better(2)}"
 
-
-# --- the whole loop of a script -----------------------------------------------------------------------------------
 
 # A step that takes a larger share of a round than this counts as the whole round. Unitless.
 _MOST_OF_A_ROUND = 0.95
