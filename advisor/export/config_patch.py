@@ -40,27 +40,21 @@ from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Value, text_of
 
-# The comment by which Hydra is told where in its config a file stands.
-_IN_A_GROUP = re.compile(r"\A\s*# @package\b")
-# A word that no config holds, to try whether a path can hold a value.
-_PROBE = "a-value-of-perf-advisor"
+_IN_A_GROUP = re.compile(r"\A\s*# @package\b")  # by which Hydra is told where in its config a file stands
+_PROBE = "a-value-of-perf-advisor"  # no config holds it: to try whether a path can hold a value
 _MAP_HINT = "Name the keys that lead to a plain value, as in trainer.precision or stages[0].lr; or leave --map out."
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patched config. ``said``: the entries that were written for settings, by their keys.
-
-    ``added``: the settings in its ``perf_advisor:`` section. ``rest``: settings without a place in it. ``remarks``: why
-    an existing place was not used.
-    """
+    """A patched config."""
 
     text: str
     kind: ConfigKind
-    said: dict[str, tuple[Entry, ...]]
-    added: dict[str, Value]
-    rest: dict[str, Value]
-    remarks: tuple[str, ...]
+    said: dict[str, tuple[Entry, ...]]  # the entries that were written for settings, by their keys
+    added: dict[str, Value]  # the settings in its ``perf_advisor:`` section
+    rest: dict[str, Value]  # those without a place in it
+    remarks: tuple[str, ...]  # why an existing place was not used
 
 
 def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: ConfigKind | None = None) -> Patch:

@@ -103,15 +103,11 @@ class Format(ABC):
     id: ClassVar[str]  # its module's name
     option: ClassVar[str]  # the command-line option that names its file
     brief: ClassVar[str]  # the word for it in the help of --export
-    # Endings of a path by which the option means this format; without any, it is for all other paths.
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    # Its place in the app's list, from low to high.
-    order: ClassVar[int]
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of paths by which the option means it; without any, of all others
+    order: ClassVar[int]  # its place in the app's list, from low to high
     needs_baseline: ClassVar[bool] = True
-    # The sentence that a session has nothing for it; empty where every measured session has something.
-    missing: ClassVar[str] = ""
-    # Its entry in the app's list, where it has one in every session.
-    offered: ClassVar[Offer | None] = None
+    missing: ClassVar[str] = ""  # the sentence that a session has nothing for it, where that can be
+    offered: ClassVar[Offer | None] = None  # its entry in the app's list, where it has one in every session
 
     def __init_subclass__(cls) -> None:
         cls.id = cls.__module__.rpartition(".")[2]

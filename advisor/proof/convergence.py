@@ -16,14 +16,12 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
-# Each curve is shown and judged by the means of so many windows of its steps.
-WINDOWS = 10
+WINDOWS = 10  # of the steps of a curve, which is shown and judged by their means
 # Ends that differ by less than this share of what the plain loop has learnt, or of its loss, are the same.
 _LIKE, _LIKE_OF_LOSS = 0.02, 1e-3
 # Student's quantile of 95 % by the number of seeds; for more seeds than these, figures/stats.py has it.
 _QUANTILES = {2: 12.7, 3: 4.30, 4: 3.18}
-# A process that runs longer than this hangs. Seconds.
-_LIMIT_S = 3600.0
+_LIMIT_S = 3600.0  # a process that runs longer hangs
 
 
 class Learning(StrEnum):

@@ -23,8 +23,7 @@ MODULE = "perf_advisor_watch"  # the name of the copy
 FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
 BLOCK_S, BLOCK_STEPS = 0.05, 3
 LOSSES = 20  # the first ones are written
-# So long without a step of the optimizer by which steps are counted, and another one takes its place.
-_OTHERS_S = 2.0
+_OTHERS_S = 2.0  # without a step of the optimizer by which steps are counted: another one takes its place
 
 
 class StepWatch:

@@ -13,9 +13,7 @@ from advisor.python import trees
 
 # Calls in the head of a loop that has as many rounds in each step.
 _ROUNDS = frozenset({"range", "enumerate", "zip", "reversed", "len", "items", "values", "split"})
-# What a graph would not repeat, beside branches on the host and steps of schedulers: reads of numbers, and calls whose
-# result nobody uses.
-_HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})
+_HOSTS = frozenset({"item", "tolist", "numpy", "cpu"})  # reads of numbers, which a graph would not repeat
 # What a statement may call that only notes numbers of a step; the last where it is told one, or reads it by `item()`.
 _READS = _HOSTS | {"detach", "float", "int", "round", "format", "len", "size", "view", "view_as", "eq", "sum", "mean"}
 _NOTES = frozenset({"print", "append", "set_description", "set_postfix", "add_scalar"})

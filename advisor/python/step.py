@@ -30,8 +30,7 @@ _USUAL_BATCHES = {
     "step": BatchForm("nested"),
     "infer": BatchForm("tensor", ("batch",)),
 }
-# Arguments of DistributedDataParallel, which are fields of the plan too.
-OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
+OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")  # its arguments, and the plan's fields
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
 _AS_RECORDED = 'mock.patch("torch.cuda.is_current_stream_capturing", recording)'
 _TRANSFORMERS = {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # PyTorch's own

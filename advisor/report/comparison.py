@@ -1,7 +1,4 @@
-"""Two sessions side by side as sections: baseline, stack, settings, workload, options, machine, versions.
-
-Pure functions of their states. Figures have their intervals; the summary says which of them differ measurably.
-"""
+"""Two sessions side by side as sections, and a summary that says which of their speeds differ measurably."""
 
 import math
 from collections.abc import Mapping
@@ -17,8 +14,7 @@ from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
 from advisor.report.settings import figure_pairs
 
-# The kinds that are shown even where nothing differs.
-_ALWAYS = ("Baseline", "Stack")
+_ALWAYS = ("Baseline", "Stack")  # the kinds that are shown even where nothing differs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""A report's building blocks. Whatever is in a block is text; a renderer gives it a form.
-
-Nothing here knows what a session is.
-"""
+"""A report's building blocks, of whatever it is. All that is in a block is text; a renderer gives it a form."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +61,7 @@ def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **
     return Table(headings, cells, frozenset(headings).difference(words), **more)
 
 
-# The role of a bar, which has a colour.
-Tone = Literal["baseline", "stack", "faster", "slower", "other"]
+Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of a bar, which has a colour
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,7 @@ class Bars:
     ticks: tuple[tuple[float, str], ...] = ()
 
 
-# A text is a paragraph, several are a list.
-Block = str | tuple[str, ...] | Listing | Table | Bars
+Block = str | tuple[str, ...] | Listing | Table | Bars  # a text is a paragraph, several are a list
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Measured figures in the words that the app, the headless summary and the reports share, and conclusions from them.
-
-The app adds colours and meters, the reports put the same words into tables and sentences. Pure functions.
-"""
+"""Measured figures in the words that the app, the summary and the reports share, and conclusions from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -36,8 +33,7 @@ from advisor.records import (
     Verification,
 )
 
-# The stages of a session, as it names them.
-STAGES = {
+STAGES = {  # of a session, as it names them
     "baseline": "measuring the baseline",
     "stack": "trying the usual combination",
     "instruments": "measuring noise and the profile",

@@ -1,7 +1,4 @@
-"""The charts of a session. The HTML report draws all of them, the app the phases. Pure functions.
-
-A chart is None while its figures are not known.
-"""
+"""The charts of a session, None while their figures are not known: the HTML report draws all, the app the phases."""
 
 import math
 from statistics import median

@@ -44,10 +44,8 @@ class Against(StrEnum):
     NOT_SPLIT = "of the combination, not yet compared without it"
 
 
-# A longer name is shown without its value, if the recipe has no other value here. Characters.
-_LONG_NAME = 24
-# The sign or word before a speed-up.
-SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}
+_LONG_NAME = 24  # characters; a longer name is shown without its value, if the recipe has no other value here
+SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}  # before a speed-up
 
 
 class Tick(StrEnum):

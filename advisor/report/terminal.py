@@ -1,7 +1,4 @@
-"""Text on a terminal or in a file: never markup, control characters shown, tables without frames.
-
-The blocks of a report are drawn by rich, for the terminal and for the app.
-"""
+"""A report's blocks as rich draws them, for the terminal and the app: never markup, control characters shown."""
 
 from collections.abc import Iterable, Iterator
 from typing import TextIO

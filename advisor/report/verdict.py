@@ -133,8 +133,7 @@ def export_remark(state: SessionState) -> str:
     return once if figures.stack_helps(state) else f", though together they {state.goal.not_better(2)}"
 
 
-# A step that takes a larger share of a round than this counts as the whole round. Unitless.
-_MOST_OF_A_ROUND = 0.95
+_MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
 
 
 def whole_loop(state: SessionState) -> str:

@@ -16,11 +16,9 @@ from advisor.export.configs.document import Entry, Path, Scalar, at, evaluates, 
 from advisor.files.config_file import parsed
 from advisor.records import ConfigKind, Mode, Value
 
-# A program is believed from this number of names on. A count.
-ENOUGH = 2
+ENOUGH = 2  # names from which on a program is believed; a count
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Deepest mapping of a program's arguments, as in `trainer: args:`. Levels.
-_DEEPEST_HOME = 2
+_DEEPEST_HOME = 2  # levels of mappings around a program's arguments, as in `trainer: args:`
 # Names of mappings that hold a program's arguments.
 _NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
 # What a config says for a setting: the name of an entry that takes the value as it is; or for some values entries with
@@ -145,10 +143,8 @@ def _subcommand(tree: Mapping[str, Any]) -> str:
     return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")
 
 
-# Where a new word begins in a name: `num-workers`, `numWorkers`.
-_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")
-# Settings whose product is a total of samples to an update.
-_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")
+_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # where a new word begins: `num-workers`, `numWorkers`
+_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")  # whose product is a total of samples to an update
 _OTHERS_OF_LIGHTNING = frozenset({"32", "16", "bf16-true", "16-true"})
 _DTYPES: Mapping[Value, int] = {"none": 0, "float32": 0, "float16": 1, "bfloat16": 2}
 _OF_DTYPES = ("precision.autocast", "precision.weights")
@@ -175,7 +171,7 @@ def entries_for(
     sure = {path for path in found if _name(path) != own or any(section in part.lower() for part in path[:-1])}
     words = [path for path in sure if isinstance(present[path], str)]
     beside = at(tree, words[0][:-1]) if len(words) == 1 else {}
-    names = _names_of(key).switches
+    names = table().names.get(key, Names()).switches
     switches = [name for name, one in beside.items() if isinstance(one, bool) and _name((name,)) in names]
     if len(switches) == 1:
         word, switch = words[0], (*words[0][:-1], switches[0])
@@ -218,7 +214,7 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
     if exact := [path for path, _ in places if ".".join(path) == key]:
         return exact
-    names = {key.rpartition(".")[2], *_names_of(key).words, *_switches_of(key)}
+    names = {key.rpartition(".")[2], *table().names.get(key, Names()).words, *_switches_of(key)}
     precisions = (*table().types[0], "amp_fp16", "amp_bf16")  # `precision` may be a metric
     found = [
         path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
@@ -255,12 +251,8 @@ def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scala
 
 def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
     """The booleans that can say a setting: their names with what true and false mean."""
-    found = _names_of(key)
+    found = table().names.get(key, Names())
     return {name: (value, found.otherwise) for value, names in found.booleans.items() for name in names}
-
-
-def _names_of(key: str) -> Names:
-    return table().names.get(key, Names())
 
 
 def _name(path: Sequence[str]) -> str:

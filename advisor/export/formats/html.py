@@ -10,8 +10,7 @@ from advisor.report.document import Document
 
 _LONGEST_LISTING = 30  # lines; a longer one opens on a click
 _PHASES = [phase.value.replace("_", " ") for phase in Phase]  # one has the same colour in every bar
-# The least distance between two ticks with names, as a share of the axis.
-_APART = 0.08
+_APART = 0.08  # the least distance between two ticks with names, as a share of the axis
 
 
 class HtmlReport(Format):
