@@ -50,10 +50,10 @@ _LOSSES_IN_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """One run: its blocks of steps, seconds until its first step, its peak memory and its first losses."""
+    """One run: its blocks of steps, its peak memory and its first losses."""
 
     blocks: tuple[Block, ...]
-    startup_s: float
+    startup_s: float  # until its first step
     peak_bytes: int
     losses: tuple[float, ...]
     foreign_cores: float = 0.0  # used by other programs meanwhile
@@ -103,15 +103,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The result: the ratio of steps per second, B over A, and a comparison of the first losses.
-
-    ``losses`` is same, close or different; varying if two runs of one command differ as much; empty without losses.
-    """
+    """The result: the ratio of steps per second, B over A, and a comparison of the first losses."""
 
     a: Side
     b: Side
     comparison: Comparison
-    losses: str
+    losses: str  # same, close or different; varying if two runs of one command differ as much; empty without any
     seconds: float
     foreign_cores: float = 0.0  # used by other programs, a mean over the runs
 

@@ -32,18 +32,13 @@ _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 @dataclass(slots=True)
 class Piece:
-    """A change of some statements of a block: they are put under ``with``, or made a function above the loop.
-
-    The function has a ``name``; the decorator stands above it. With ``wrapped``, an expression with ``{}`` for the
-    function, that is called in its place. ``above`` is the function that the statements are in, where that is not the
-    loop's: the new one stands above it.
-    """
+    """A change of some statements of a block: they are put under ``with``, or made a function above the loop."""
 
     contexts: list[str] = field(default_factory=list)
-    name: str = ""
+    name: str = ""  # of the function
     decorator: str = ""
-    wrapped: str = ""
-    above: Start | None = None
+    wrapped: str = ""  # an expression with ``{}`` for the function, called in its place
+    above: Start | None = None  # the function that the statements are in, where not the loop's: the new one goes above
 
 
 @dataclass(slots=True)

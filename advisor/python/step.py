@@ -40,31 +40,23 @@ _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
 @dataclass(frozen=True, slots=True)
 class WrittenFor:
-    """The workload that a file is written for. ``loss_form`` and ``batch_form`` are those of the baseline's record.
+    """The workload that a file is written for."""
 
-    ``facts`` are None where they are not known; a loss then takes output and target. ``measured`` is the speed-up, and
-    what it was measured with, for the first line. ``place`` is that of the step in a script whose step is captured.
-    """
-
-    loss_form: str = ""
+    loss_form: str = ""  # of the baseline's record, as the next; a loss takes output and target if it is not known
     batch_form: BatchForm | None = None
     facts: WorkloadFacts | None = None
-    measured: str = ""
-    place: Place | None = None
+    measured: str = ""  # the speed-up, and what it was measured with, for the first line
+    place: Place | None = None  # of the step in a script whose step is captured
 
 
 @dataclass(frozen=True, slots=True)
 class StepText:
-    """The text of a step and of the functions that it calls.
-
-    ``captures_update``: a graph can hold the optimizer's step, in which the host has no part. ``transforms`` is the
-    number of the dataset's last transforms that run on the device.
-    """
+    """The text of a step and of the functions that it calls."""
 
     plan: StepPlan
     workload: WrittenFor
-    captures_update: bool = False
-    transforms: int = 0
+    captures_update: bool = False  # a graph can hold the optimizer's step, in which the host has no part
+    transforms: int = 0  # the number of the dataset's last transforms that run on the device
 
     @classmethod
     def of(cls, settings: Iterable[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:

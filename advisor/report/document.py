@@ -30,17 +30,13 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; the columns named in ``numbers`` are aligned to the right.
-
-    ``brief`` names the columns that are shown where there is little room; empty for all. There the cells of ``remarks``
-    stand under the table, each after the first cell of its row.
-    """
+    """Rows under headings."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
-    numbers: frozenset[str] = frozenset()
-    brief: tuple[str, ...] = ()
-    remarks: str = ""
+    numbers: frozenset[str] = frozenset()  # the columns that are aligned to the right
+    brief: tuple[str, ...] = ()  # the columns that are shown where there is little room; empty for all
+    remarks: str = ""  # the column whose cells stand under the table there, each after the first cell of its row
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -109,17 +105,13 @@ Block = str | tuple[str, ...] | Listing | Table | Bars  # a text is a paragraph,
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a heading.
-
-    ``whole``: only the whole report has it, not a summary. ``warns``: a reader has to know it before believing the
-    rest. ``folded``: a page shows it on a click.
-    """
+    """Blocks under a heading."""
 
     title: str
     blocks: tuple[Block, ...]
-    whole: bool = False
-    warns: bool = False
-    folded: bool = False
+    whole: bool = False  # only the whole report has it, not a summary
+    warns: bool = False  # a reader has to know it before believing the rest
+    folded: bool = False  # a page shows it on a click
 
 
 def section(title: str, *blocks: Block | None, **more: bool) -> Section:

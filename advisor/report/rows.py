@@ -59,20 +59,16 @@ class Tick(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures without and with some settings.
+    """The figures without and with some settings."""
 
-    ``before_ms`` is the step time without them. Memory and energy are pairs, without and with; None if not measured.
-    ``others`` settings were on in both. If the batch sizes differ, step times are for ``samples`` samples.
-    """
-
-    before_ms: float
+    before_ms: float  # the step time without them
     effect: Comparison
-    memory_bytes: tuple[int | None, int | None] = (None, None)
-    energy_j: tuple[float | None, float | None] = (None, None)
+    memory_bytes: tuple[int | None, int | None] = (None, None)  # without and with them; None if not measured
+    energy_j: tuple[float | None, float | None] = (None, None)  # a sample; as above
     numerics: NumericsResult | None = None
     against: Against = Against.BASELINE
-    others: int = 0
-    samples: int | None = None
+    others: int = 0  # settings that were on in both
+    samples: int | None = None  # that step times are for, if the batch sizes differ
 
     @property
     def after_ms(self) -> float:
@@ -132,25 +128,21 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting of the list.
-
-    ``figures`` is None where it was not measured; ``note`` says why, or what else there is to know. ``star``: it is
-    recommended. ``values`` are other values of the same recipe.
-    """
+    """One setting of the list."""
 
     candidate: Candidate
     name: str
     title: str
-    figures: Figures | None
+    figures: Figures | None  # None where it was not measured
     tick: Tick
-    star: bool = False
+    star: bool = False  # it is recommended
     consent: bool = False
     running: bool = False
     rejected: bool = False
-    note: str = ""
+    note: str = ""  # why it has no figures, or what else there is to know
     why: str = ""
     record: TrialRecord | None = None
-    values: tuple["Row", ...] = ()
+    values: tuple["Row", ...] = ()  # of the same recipe
 
     @property
     def key(self) -> str:
@@ -169,15 +161,11 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All settings with their figures so far.
+    """All settings with their figures so far."""
 
-    ``step_ms`` is the baseline's; ``together`` are the figures of the combination that is reported and exported.
-    ``pending`` says why it has none.
-    """
-
-    step_ms: float | None = None
-    together: Figures | None = None
-    pending: str = ""
+    step_ms: float | None = None  # the baseline's
+    together: Figures | None = None  # of the combination that is reported and exported
+    pending: str = ""  # why it has none
     rows: tuple[Row, ...] = ()
     folds: tuple[Fold, ...] = ()
 

@@ -30,41 +30,32 @@ Rules = Mapping[str, str | Mapping[Value, Words]]
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A program that reads configs: the names that identify it, and its words for settings.
-
-    ``own`` are argument names that hardly any other program has; ``values`` identify it by their content. ``shared``
-    names count if a ``sure`` name is there too, by default any own name. No name counts if a name of ``others`` is
-    there: programs that adopted names of this one.
-    """
+    """A program that reads configs: the names that identify it, and its words for settings."""
 
     rules: Rules
-    own: frozenset[str]
-    sure: frozenset[str] = frozenset()
+    own: frozenset[str]  # argument names that hardly any other program has
+    sure: frozenset[str] = frozenset()  # with one of these the shared names count too; by default any own name
     shared: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
-    values: dict[str, frozenset[str]] = {}
+    others: frozenset[str] = frozenset()  # no name counts if one of these is there: of programs that adopted its names
+    values: dict[str, frozenset[str]] = {}  # names that identify it by their values
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names in a config that mean this setting only, besides the last part of its key.
+    """Names in a config that mean this setting only, besides the last part of its key."""
 
-    ``words`` are keys that hold its value; it is replaced if it means the loop's present value. ``booleans`` mean the
-    setting's value when true, and ``otherwise`` when false. ``switches`` switch the word next to them on.
-    """
-
-    words: frozenset[str] = frozenset()
-    booleans: dict[str, frozenset[str]] = {}
-    otherwise: str = ""
-    switches: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()  # keys that hold its value, replaced if it means the loop's present value
+    booleans: dict[str, frozenset[str]] = {}  # the names that mean a value when true
+    otherwise: str = ""  # what they mean when false
+    switches: frozenset[str] = frozenset()  # the names that switch the word next to them on
 
 
 class Table(msgspec.Struct, frozen=True):
-    """All words. ``totals`` follow from their parts beside them; ``types`` are ways to write types of numbers."""
+    """All words."""
 
     programs: dict[ConfigKind, Program]
     names: dict[str, Names]
-    totals: dict[str, frozenset[str]]
-    types: tuple[tuple[str, ...], ...]
+    totals: dict[str, frozenset[str]]  # with the parts beside them from which they follow
+    types: tuple[tuple[str, ...], ...]  # the ways to write types of numbers
 
 
 @functools.cache

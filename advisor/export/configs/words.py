@@ -10,11 +10,11 @@ from typing import Any
 
 from advisor.export.configs.document import Entry, Path, at, evaluates, holds, is_interpolation, walk
 from advisor.export.configs.kinds import ENOUGH, Rules, Words, names_classes, names_of, table
+from advisor.python.step import OF_DDP
 from advisor.records import ConfigKind, Mode, Value
 
 LOADER_KEYS = ("data.num_workers", "data.pin_memory", "data.persistent_workers", "data.prefetch_factor")
 WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
-_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +27,21 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The settings that a config is to hold, the facts of the measured loop, and the config's contents.
-
-    ``along``: what the loop had anyway of the same kind, written where there is a place for it. ``current`` holds the
-    user's present values: a word is only replaced by its name where the config says the same word. ``on_cpu``: the loop
-    was measured on a CPU. The settings are for ``gpus`` GPUs on ``machines``. ``home`` is the path of the arguments of
-    the config's program in its ``tree``.
-    """
+    """The settings that a config is to hold, the facts of the measured loop, and the config's contents."""
 
     settings: Mapping[str, Value]
+    # The user's present values: a word is only replaced by its name where the config says the same word.
     current: Mapping[str, Value] = field(default_factory=dict)
     key_map: Mapping[str, str] = field(default_factory=dict)
-    along: Mapping[str, Value] = field(default_factory=dict)
+    along: Mapping[str, Value] = field(
+        default_factory=dict
+    )  # what it had anyway; written where it has a place
     mode: Mode = Mode.TRAIN
-    on_cpu: bool = False
-    gpus: int = 1
+    on_cpu: bool = False  # the loop was measured on a CPU
+    gpus: int = 1  # of all machines
     machines: int = 1
     tree: Mapping[str, Any] = field(default_factory=dict)
-    home: Path = ()
+    home: Path = ()  # of the arguments of the config's program in its tree
 
     def get(self, *path: str) -> Any:
         """The config's value under a key of the framework; None where it says nothing."""
@@ -171,7 +168,7 @@ def _lightning(config: Wanted) -> Iterator[Phrase]:
         yield from config.say("debug.switches", {"detect_anomaly?": False, "profiler?": None})
     # A script that passes what it reads on to the Trainer makes no object of a class.
     makes_objects = names_classes(config.tree) or "seed_everything" in config.tree or config.has("_target_")
-    given = [name for name in _DDP_OPTIONS if f"parallel.{name}" in config.settings and makes_objects]
+    given = [name for name in OF_DDP if f"parallel.{name}" in config.settings and makes_objects]
     if config.settings.get("parallel.strategy") == "ddp" and given:
         yield from config.say("parallel.strategy", {"strategy.class_path": _DDP_STRATEGY})
         yield from config.by({f"parallel.{name}": f"strategy.init_args.{name}" for name in given})
