@@ -161,9 +161,8 @@ def measured_on(state: SessionState) -> str:
 
 def stack_is_unclear(state: SessionState) -> bool:
     """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
-    stack = state.stack
-    unclear = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.UNCLEAR
-    return bool(state.goal.by_time and stack and stack.settings and unclear)
+    found = state.stack.comparison if state.stack and state.stack.settings else None
+    return bool(state.goal.by_time and found and found.verdict is Verdict.UNCLEAR)
 
 
 def stack_helps(state: SessionState) -> bool:

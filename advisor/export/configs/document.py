@@ -75,7 +75,8 @@ class Document(ABC):
         depth = 0
         node: Any = self.tree
         while depth < len(path) and holds(node, path[depth]):
-            node, depth = child(node, path[depth]), depth + 1
+            depth += 1
+            node = at(self.tree, path[:depth])
         kind = "mapping" if isinstance(node, dict) else "list" if isinstance(node, list) else "value"
         needed = "value" if depth == len(path) else "mapping"
         if kind != needed and (node is not None or needed == "value"):
@@ -130,7 +131,7 @@ def _with(tree: Any, path: Path, value: Scalar) -> Any:
     """A copy of a tree with a value at a path; what an alias repeats stays as it was."""
     if not path:
         return value
-    inner = _with(child(tree, path[0]), path[1:], value)
+    inner = _with(at(tree, path[:1]), path[1:], value)
     if isinstance(tree, list):
         return [*tree[: int(path[0])], inner, *tree[int(path[0]) + 1 :]]
     return {**(tree or {}), path[0]: inner}
@@ -154,15 +155,10 @@ def evaluates(path: Sequence[str]) -> bool:
 def at(tree: Any, path: Sequence[str]) -> Any:
     """The value at a path; None where there is none."""
     for part in path:
-        tree = child(tree, part)
+        if not holds(tree, part):
+            return None
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
     return tree
-
-
-def child(node: Any, name: str) -> Any:
-    """A mapping's value or a list's item by its name; None where there is none."""
-    if not holds(node, name):
-        return None
-    return node[int(name)] if isinstance(node, list) else node[name]
 
 
 def holds(node: Any, name: str) -> bool:

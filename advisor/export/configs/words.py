@@ -33,9 +33,7 @@ class Wanted:
     # The user's present values: a word is only replaced by its name where the config says the same word.
     current: Mapping[str, Value] = field(default_factory=dict)
     key_map: Mapping[str, str] = field(default_factory=dict)
-    along: Mapping[str, Value] = field(
-        default_factory=dict
-    )  # what it had anyway; written where it has a place
+    along: Mapping[str, Value] = field(default_factory=dict)  # what it had anyway; written where it has a place
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False  # the loop was measured on a CPU
     gpus: int = 1  # of all machines
