@@ -14,22 +14,14 @@ from advisor.report.verdict import no_result
 from advisor.version import __version__
 
 
-def settings_yaml(
-    state: SessionState,
-    settings: Mapping[str, Value],
-    *,
-    target: str = "",
-    date: datetime.date | None = None,
-    beside: str = "",
-) -> str:
+def settings_yaml(state: SessionState, settings: Mapping[str, Value], *, target: str = "", beside: str = "") -> str:
     """Settings as YAML text for ``Settings.from_yaml``, one ``key: value`` a line under comment lines.
 
-    The comments say where the figures come from, and each setting's effect alone when it was measured. ``date`` is
-    today by default. ``beside`` is the patched config that says the other settings of the stack. Raises UsageError
-    when ``settings`` holds something that is not a setting.
+    The comments say where the figures come from, and each setting's effect alone when it was measured. ``beside`` is
+    the patched config that says the other settings of the stack. Raises UsageError for what is not a setting.
     """
     checked = Settings(settings)
-    header = list(_header(state, checked, target, date or datetime.date.today(), beside))
+    header = list(_header(state, checked, target, beside))
     # What YAML takes for a line's end, or does not take, would end its comment: blanks stand for it.
     header = ["".join(one if one.isprintable() else " " for one in f"# {line}").rstrip() for line in header]
     effects = {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
@@ -43,8 +35,8 @@ def stack_line(stack: StackRecord, state: SessionState) -> str:
     return f"{unclear}{format_interval(stack.comparison)}{other_batch(stack, state.baseline)}, {how_confirmed(stack)}"
 
 
-def _header(state: SessionState, settings: Settings, target: str, date: datetime.date, beside: str) -> Iterator[str]:
-    yield f"Made by perf-advisor {__version__} on {date.isoformat()}."
+def _header(state: SessionState, settings: Settings, target: str, beside: str) -> Iterator[str]:
+    yield f"Made by perf-advisor {__version__} on {datetime.date.today().isoformat()}."
     if target:
         yield f"target: {target}"
     if state.hardware:

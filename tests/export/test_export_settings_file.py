@@ -14,7 +14,7 @@ from advisor.export.settings_file import settings_yaml
 from advisor.recipe.settings import Settings
 from advisor.version import __version__
 
-DATE = datetime.date(2025, 11, 3)
+TODAY = datetime.date.today().isoformat()
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,8 @@ def state() -> SessionState:
 
 
 def test_the_whole_file(state):
-    assert settings_yaml(state, state.stack_settings, target="mymodel:build", date=DATE) == (
-        f"# Made by perf-advisor {__version__} on 2025-11-03.\n"
+    assert settings_yaml(state, state.stack_settings, target="mymodel:build") == (
+        f"# Made by perf-advisor {__version__} on {TODAY}.\n"
         "# target: mymodel:build\n"
         "# hardware: 1 x NVIDIA H200\n"
         "# versions: torch 2.11.0+cu130, cuda 13.0, cudnn 9.15.1, torchvision 0.26.0, python 3.12.3\n"
@@ -38,7 +38,7 @@ def test_the_whole_file(state):
 
 
 def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):
-    text = settings_yaml(state, {"precision.autocast": "bfloat16"}, date=DATE)
+    text = settings_yaml(state, {"precision.autocast": "bfloat16"})
     assert "not measured together" in text
     assert "confirmed" not in text
 
