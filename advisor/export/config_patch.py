@@ -106,6 +106,9 @@ def diff(old: str, new: str, name: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
 class _Writer:
     """Says phrases in a document, all of a phrase or nothing of it."""
 
@@ -172,6 +175,9 @@ class _Writer:
         return not in_section and not without_workers and key not in self.said and key not in self._blocked
 
 
+# --- the section ------------------------------------------------------------------------------------------------
+
+
 def _with_section(document: Document, settings: Mapping[str, Value]) -> Document:
     for key, value in settings.items():
         try:
@@ -182,6 +188,9 @@ def _with_section(document: Document, settings: Mapping[str, Value]) -> Document
                 f"Write {SECTION}: as one `key: value` a line, or export without --config.",
             ) from error
     return document
+
+
+# --- what --map says --------------------------------------------------------------------------------------------
 
 
 def _mapped_places(document: Document, key_map: Mapping[str, str]) -> dict[str, Path]:

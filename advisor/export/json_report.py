@@ -95,6 +95,9 @@ def _finite(value: Any) -> Any:
     return json.loads(json.dumps(msgspec.to_builtins(value, str_keys=True)), parse_constant=lambda _: None)
 
 
+# --- parts, of records and built-in values ----------------------------------------------------------------------
+
+
 def _fields(record: Any, paths: str) -> Json:
     """The values at paths from a record; None for each where a record on its way is missing."""
     found: Json = {}

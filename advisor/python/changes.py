@@ -136,6 +136,8 @@ class _Patch:
     def _places(self, *kinds: str) -> list[Place]:
         return [place for place in self.facts.places if place.kind in kinds]
 
+    # --- one setting ----------------------------------------------------------------------------------------------
+
     def _write(self, recipe: Recipe, value: Value) -> None:
         """Write a setting to its places. Raises NotHereError where it has none."""
         code = recipe.code(value)
@@ -227,6 +229,8 @@ class _Patch:
         edits.imports += imports
         edits.definitions += [one for one in definitions if one not in edits.definitions]
         return statements
+
+    # --- what is around the statements of a step ------------------------------------------------------------------
 
     def _around_forward(self, step: StepText) -> None:
         """Enter contexts around the forward pass and the loss."""

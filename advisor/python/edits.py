@@ -102,6 +102,8 @@ class _Editor(cst.CSTTransformer):
     def _code(self, node: cst.CSTNode) -> str:
         return self._module.code_for_node(node)
 
+    # --- calls, and statements by themselves ----------------------------------------------------------------------
+
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """A call with other arguments."""
         where = self._position(original_node)
@@ -162,6 +164,8 @@ class _Editor(cst.CSTTransformer):
             return updated_node
         self.done.add(what)
         return updated_node.with_changes(body=self._lines([self._edits.switches[what]])[0].body)
+
+    # --- blocks of statements -------------------------------------------------------------------------------------
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
         """A block whose pieces are changed, and with lines around its statements."""

@@ -63,6 +63,9 @@ def _moved(ratio: float, noise: float) -> str:
     return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
 
 
+# --- one session --------------------------------------------------------------------------------------------------
+
+
 def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
     """All that is compared of a session, by its kind and its name."""
     state, facts, found = side.state, side.state.facts, ranking(side.state)

@@ -50,6 +50,9 @@ def caveats_section(state: SessionState) -> Section:
     return section("Read this first", tuple(caveats), warns=True)
 
 
+# --- the baseline ---------------------------------------------------------------------------------------------
+
+
 def baseline_section(state: SessionState, catalog: Catalog | None = None) -> Section:
     """What limits the step, the workload, and the measurements with the user's own settings."""
     limit = ""
@@ -130,6 +133,9 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
     return pairs(rows)
 
 
+# --- the profile ----------------------------------------------------------------------------------------------
+
+
 def time_section(state: SessionState, profile: Profile) -> Section:
     """The phases of the step, and the operators with the most time of their own: on the device where there is one."""
     on_device, longest = figures.by_own_time(profile.operators)
@@ -164,6 +170,9 @@ def phases_table(state: SessionState, profile: Profile) -> Table:
     return table_of(rows, ("Phase", "Share"))
 
 
+# --- the roof -------------------------------------------------------------------------------------------------
+
+
 def roof_section(state: SessionState, profile: Profile) -> Section:
     """The section on efficiency: the step against the machine's peak rates, before and after."""
     before, after = figures.roof_shares(state)
@@ -194,6 +203,9 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
         yield "Launches", f"{format_percent(calling)} of the step at least ({count} operators)"
 
 
+# --- the CPU and batch sizes -----------------------------------------------------------------------------------
+
+
 def sweep_section(state: SessionState, catalog: Catalog) -> Section | None:
     """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
     points = figures.sweep_of(state)
@@ -211,6 +223,9 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Section | None:
     if knee is not None and state.facts and knee != state.facts.workload.batch_size:
         why = catalog[sweep.RECIPE].why(state.facts, knee)
     return section("Batch sizes", said, table_of(sweep.sweep_rows(points), ("Remark",)), why)
+
+
+# --- habits ---------------------------------------------------------------------------------------------------
 
 
 def source_section(state: SessionState) -> Section | None:

@@ -33,6 +33,8 @@ from advisor.records import (
     Verification,
 )
 
+# --- candidates and the stack -----------------------------------------------------------------------------------
+
 STAGES = {  # of a session, as it names them
     "baseline": "measuring the baseline",
     "stack": "trying the usual combination",
@@ -114,6 +116,9 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
     return " to ".join(dict.fromkeys(map(format_ms, (min(times_ms), max(times_ms))))), series
 
 
+# --- the export ---------------------------------------------------------------------------------------------------
+
+
 def verified_words(verification: Verification) -> str:
     """The result of verifying an exported file, and the session's: ``verified: 6.80x in a plain loop (12.1 ms ...``."""
     if verification.speedup is None:
@@ -124,6 +129,9 @@ def verified_words(verification: Verification) -> str:
         words += f", {verification.compared} within {format_percent(difference, digits=2)}"
     measured = verification.session_speedup
     return f"{words}; the session measured {format_times(measured)}" if measured else words
+
+
+# --- the GPU, the CPU and energy ------------------------------------------------------------------------------
 
 
 def gpu_words(gpu: GpuReadings) -> str:
@@ -157,6 +165,9 @@ def measured_on(state: SessionState) -> str:
         host = state.hardware.host
         return ", ".join(gpu_names(state.hardware)) or f"{host.cpu}, {host.usable_cores} cores"
     return f"{workload.ranks} x {workload.device_name}"
+
+
+# --- conclusions from the state -----------------------------------------------------------------------------------
 
 
 def stack_is_unclear(state: SessionState) -> bool:

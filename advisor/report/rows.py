@@ -191,6 +191,9 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
     )
 
 
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
 def together_of(state: SessionState) -> Figures | None:
     """The figures of the combination; None where there is none, or none that was measured."""
     return _against_baseline(state.stack, state) if state.stack and state.stack.settings else None
@@ -262,6 +265,9 @@ def _peaks(state: SessionState) -> dict[Settings, int]:
         results[Settings(state.stack.settings)] = state.stack.result
     peaks = {settings: point.peak_reserved_bytes for settings, point in state.combinations.items()}
     return peaks | {settings: peak for settings, result in results.items() if (peak := result.peak_reserved_bytes)}
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
 
 
 def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> list[Row]:

@@ -28,6 +28,9 @@ from advisor.report.verdict import no_result
 Pair = tuple[str, Inline]
 
 
+# --- one setting --------------------------------------------------------------------------------------------------
+
+
 def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
     """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
@@ -117,6 +120,9 @@ def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
     yield from (("Note", note) for note in result.notes)
 
 
+# --- the combination ----------------------------------------------------------------------------------------------
+
+
 def stack_blocks(state: SessionState) -> Iterator[Block]:
     """The stack, if there is one: its settings, their effect, and the settings left out."""
     stack, figures = state.stack, together_of(state)
@@ -155,6 +161,8 @@ def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
     known = state.baseline.result.notes if state.baseline else ()
     return tuple(note for note in result.notes if note not in known)
 
+
+# --- all settings -------------------------------------------------------------------------------------------------
 
 _USED = {Tick.ON: "yes", Tick.OFF: "no", Tick.WAITING: "not yet", Tick.REFUSED: "refused"}
 _BRIEF = ("Setting", "Speed-up", "Step", "Memory", "Use")

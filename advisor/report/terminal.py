@@ -53,6 +53,9 @@ class _Shown:
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
+# --- blocks -------------------------------------------------------------------------------------------------------
+
+
 def body_of(blocks: Iterable[doc.Block], *, warns: bool = False) -> Group:
     """Blocks under one another; with ``warns`` in the colour of warnings."""
     return Group(*(_shown(block, "warning" if warns else "") for block in blocks))

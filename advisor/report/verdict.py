@@ -84,6 +84,8 @@ def _details(state: SessionState) -> str:
     return f", {sure}: {told}{tokens}"
 
 
+# --- no result ----------------------------------------------------------------------------------------------------
+
 _DECIDES = "more budget or a machine without other programs decides"
 
 
@@ -132,6 +134,8 @@ def export_remark(state: SessionState) -> str:
         return f"{once}, so it is unclear whether they are faster together"
     return once if figures.stack_helps(state) else f", though together they {state.goal.not_better(2)}"
 
+
+# --- the whole loop of a script -----------------------------------------------------------------------------------
 
 _MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
 

@@ -60,6 +60,9 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
     yield section("Not tried", untried_table(state, catalog), folded=True)
 
 
+# --- the last sections --------------------------------------------------------------------------------------------
+
+
 def reproduce_section(state: SessionState, request: Request) -> Section:
     """The session's name, which begins with its date, and the command that began it, if one is recorded."""
     command = shlex.join(("perf-advisor", *request.command)) if request.command else ""
@@ -108,6 +111,9 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
     if state.finished:
         took, budget = format_seconds(state.finished.session_s), format_seconds(request.budget_s)
         yield f"The session took {took} of a budget of {budget}."
+
+
+# --- parts that the app shows -------------------------------------------------------------------------------------
 
 
 def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> tuple[Section, ...]:

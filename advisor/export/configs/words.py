@@ -93,6 +93,8 @@ def _checkpointing(switch: str) -> Rules:
     return {"memory.activation_checkpointing": {"none": {switch: False}, "blocks": {switch: True}}}
 
 
+# --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
+
 # Arguments of the Trainer that Axolotl drops without a word, and a mode of compilation that it refuses.
 _NOT_AXOLOTL = {"dataloader_persistent_workers", "use_cpu", "fsdp", "fsdp_config"}
 _NOT_AXOLOTL_MODE = "max-autotune-no-cudagraphs"
@@ -149,6 +151,8 @@ def _optimizer_of_trainer(config: Wanted) -> Iterator[Phrase]:
         yield from config.say("optimizer.implementation", {name: word})
 
 
+# --- Lightning --------------------------------------------------------------------------------------------------
+
 _DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
 
 
@@ -174,6 +178,9 @@ def _lightning(config: Wanted) -> Iterator[Phrase]:
         yield from config.by({"parallel.strategy": {"ddp": {"strategy": "ddp"}}})
 
 
+# --- Accelerate -------------------------------------------------------------------------------------------------
+
+
 def _accelerate(config: Wanted) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
     left_out = set[str]()
@@ -194,6 +201,9 @@ def _accelerate(config: Wanted) -> Iterator[Phrase]:
         sharded: Words = {"distributed_type": "FSDP", **counts, "fsdp_config.fsdp_version": 2}
         yield from config.say("parallel.strategy", sharded)
         yield from config.by({"parallel.reshard_after_forward": "fsdp_config.fsdp_reshard_after_forward"})
+
+
+# --- timm and Ultralytics ---------------------------------------------------------------------------------------
 
 
 def _timm(config: Wanted) -> Iterator[Phrase]:
