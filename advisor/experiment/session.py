@@ -209,13 +209,10 @@ class Session:
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
-        # Scores are taken on one GPU.
-        facts, consent = known.plan.facts, self._reporter.consented(replace(known.plan.consent, by_score=False))
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        random = known.judge.spread.random
-        before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
+        before = knowledge_before(known, gpus)
         scaling = RankSearch(self._bench, before, known.found, self._reporter.consented).run()
         if not (one := scaling.judge.baseline).measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
