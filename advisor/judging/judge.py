@@ -124,6 +124,11 @@ class Judge:
         return undisturbed(runs, least=2)
 
     @property
+    def changed(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
+        """The runs of all settings that change something."""
+        return {one: runs for one, runs in self.runs.items() if one not in (BASELINE, CONTROL_SETTINGS)}
+
+    @property
     def controls(self) -> tuple[TrialResult, ...]:
         """The runs of the control, the failed ones too."""
         return self.runs.get(CONTROL_SETTINGS, ())
@@ -152,8 +157,7 @@ class Judge:
     @cached
     def _spread(self, captured: bool) -> ProcessSpread:
         """The spread of processes of captured steps, which the host's noise does not reach, or of others."""
-        combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
-        groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
+        groups = [self._undisturbed_runs(one) for one in self.changed if is_captured(one) is captured]
         groups += [] if captured else [self._timed_unchanged]
         # Only the loader makes a replayed graph vary.
         prior = min(self.prior, DEVICE_BOUND) if captured and self.prior not in FED else self.prior

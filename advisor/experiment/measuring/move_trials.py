@@ -73,7 +73,7 @@ class MoveTrials:
         """
         if self.bench.compiles_beside(move.settings):
             return False
-        return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
+        return move.has_priority or (move.kind is Kind.STACK and move.settings in self.bench.compiled_beside)
 
     def affords(self, move: Move, known: Known) -> bool:
         """Whether a move is wanted, and there is time for it and for the stack's turns behind it.
@@ -104,7 +104,7 @@ class MoveTrials:
         beside = bench.compiles_beside(move.settings)
         if beside and any(other.kind is not Kind.STACK and self.affords(other, known) for other in moves(known)):
             return False
-        if beside or bench.has_compiled(move.settings):
+        if beside or move.settings in bench.compiled_beside:
             cost_s = bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= policy.START_SHARE
@@ -167,7 +167,7 @@ class MoveTrials:
         to begin.
         """
         bench = self.bench
-        to_do = bench.budget.has_to_compile(move.settings) and not bench.has_compiled(move.settings)
+        to_do = bench.budget.has_to_compile(move.settings) and move.settings not in bench.compiled_beside
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
             bench.compile_beside(move.settings)
             return False
