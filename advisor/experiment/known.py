@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.ranking import fills_the_device
-from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
+from advisor.judging.judge import BASELINE, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
@@ -179,8 +180,7 @@ class Known:
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
-    @property
-    @cached
+    @cached_property
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
@@ -198,8 +198,7 @@ class Known:
         better = ours.ci_high >= theirs.speedup if judge.took_turns(best) else ours.ci_low > theirs.ci_high
         return best if better or best.items() <= former.items() else former
 
-    @property
-    @cached
+    @cached_property
     def _best_shown(self) -> Settings:
         """The best settings that are shown to be better, confirmed or not.
 
@@ -360,7 +359,7 @@ class Known:
         """Whether measured settings could be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
         ran = bool(runs and runs[-1].measured)
-        if settings in (BASELINE, CONTROL_SETTINGS) or not ran or self.why_unusable(settings):
+        if not ran or settings not in self.judge.changed or self.why_unusable(settings):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

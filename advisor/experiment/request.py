@@ -144,13 +144,9 @@ class Outputs:
     @property
     def files(self) -> dict[str, str]:
         """The files to write, by the option that names each."""
-        named = {
-            "--json": self.json_path,
-            "--export": self.export_path,
-            "--report": self.report_path,
-            "--trace": self.trace_path,
-        }
-        return {option: path for option, path in named.items() if path is not None}
+        paths = (self.json_path, self.export_path, self.report_path, self.trace_path)
+        named = zip(("--json", "--export", "--report", "--trace"), paths, strict=True)
+        return {option: path for option, path in named if path is not None}
 
 
 def beside_own_files(outputs: Outputs, request: Request) -> Outputs:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from advisor.figures.stats import (
     FARTHEST,
@@ -54,12 +54,10 @@ CONTROL_SETTINGS = Settings({"control.noop": True})
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
 
-ValueT = TypeVar("ValueT")
-AnswerT = TypeVar("AnswerT")
-P = ParamSpec("P")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-def cached(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concatenate[ValueT, P], AnswerT]:
+def cached(method: MethodT) -> MethodT:
     """A method of a frozen value, which has a namespace, that works each answer out once, by its hashable arguments.
 
     The search asks the same of a value for each move.
@@ -67,14 +65,13 @@ def cached(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concat
     place = f"_{method.__name__}_cached"
 
     @functools.wraps(method)
-    def answer(value: ValueT, /, *given: P.args, **named: P.kwargs) -> AnswerT:
-        answers: dict[Any, AnswerT] = vars(value).setdefault(place, {})
-        asked = (given, *named.items())
-        if asked not in answers:
-            answers[asked] = method(value, *given, **named)
-        return answers[asked]
+    def answer(value: Any, *given: Any) -> Any:
+        answers = vars(value).setdefault(place, {})
+        if given not in answers:
+            answers[given] = method(value, *given)
+        return answers[given]
 
-    return answer
+    return cast(MethodT, answer)
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class Judge:
         runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
         return undisturbed(runs, least=2)
 
-    @property
+    @functools.cached_property
     def changed(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
         """The runs of all settings that change something."""
         return {one: runs for one, runs in self.runs.items() if one not in (BASELINE, CONTROL_SETTINGS)}

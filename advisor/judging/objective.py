@@ -194,14 +194,9 @@ class Yardstick:
         speedup = Interval(comparison.speedup, comparison.ci_low, comparison.ci_high)
         return self.gain_over(result, self.baseline.result, speedup)
 
-    @property
-    def floor(self) -> float:
-        """The gain that the whole interval has to lie above: for a speed as for its verdict."""
-        return CHANGE - 1 if self.goal.by_time else 0.0
-
     def is_better(self, gain: Interval | None) -> bool:
-        """Whether a gain is one beyond the noise."""
-        return gain is not None and gain.low > 1 + self.floor
+        """Whether the whole interval of a gain lies beyond the noise: of a speed as for its verdict."""
+        return gain is not None and gain.low > (CHANGE if self.goal.by_time else 1.0)
 
     def may_keep_speed(self, comparison: Comparison, *, surely: bool = False) -> bool:
         """Whether a result is as fast as the objective asks, or seems so where few runs leave a wide interval."""

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import msgspec
 
 from advisor.errors import UsageError, refusal_of
-from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
+from advisor.experiment.events import KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.folders import make_private, state_folder
@@ -221,17 +221,13 @@ def _free_path(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The first line of a journal: the request, without its config and without arguments that look like secrets.
-
-    Older journals have the ``config`` itself.
-    """
+    """The first line of a journal: the request, without its config and without arguments that look like secrets."""
 
     request: Request
     schema: int = SCHEMA
     started: float = field(default_factory=time.time)
     config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
-    config: Any = None
 
 
 def fingerprint_of(config: Any) -> str:
@@ -266,17 +262,16 @@ def _read(path: Path) -> PastSession:
     for text in filter(None, lines):
         try:
             entry = json.loads(text)
-            if (name := entry["event"]) not in FORMER_KINDS:
-                # No file but the session's own is shown or copied because a journal says so.
-                events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
+            # No file but the session's own is shown or copied because a journal says so.
+            data = _with_own_files(entry["data"], path.with_suffix(""))
+            events.append(msgspec.convert(data, KINDS[entry["event"]]))
         except (*_UNREADABLE, UsageError):
             damaged += 1
     if damaged:
         damage = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read; measurements may be missing"
         events.insert(0, Said(damage, "warning"))
-    fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
-    withheld = header.withheld_arguments
-    return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
+    of_target = header.config_fingerprint, header.withheld_arguments
+    return PastSession(path.stem, path, started, header.request, tuple(events), damage, *of_target)
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
