@@ -41,16 +41,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
-
-    ``candidate`` is the one in question, if it is one.
-    """
+    """One thing to measure next: these settings, over the user's own."""
 
     kind: Kind
     settings: Settings
-    gain: float
+    gain: float  # the factor that is expected of it
     name: str
-    candidate: Candidate | None = None
+    candidate: Candidate | None = None  # the one in question
 
     @property
     def has_priority(self) -> bool:
@@ -200,10 +197,7 @@ class Known:
 
     @cached_property
     def _best_shown(self) -> Settings:
-        """The best settings that are shown to be better, confirmed or not.
-
-        The stack, or a part of it that is as good within the noise; else a part or a former stack.
-        """
+        """The best that is shown to be better: the stack or a part that does as well, else a part or a former stack."""
         best, took_turns = self.stack, self.judge.took_turns
         if self.pending or not best:
             return best
@@ -279,10 +273,7 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what has no consent, and the reasons of what is not in it.
-
-        What needs a setting that leaves goes with it.
-        """
+        """The knowledge with another stack, less what has no consent and what needs that; and why it is not in it."""
         catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
         for recipe, value in catalog.in_order(stack):
             if not consent.permits({recipe.key: value}):
@@ -319,10 +310,7 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _with_best_stack(self, move: Move | None = None) -> Known:
-        """The knowledge with the best stack, and the reasons of the settings that a move has shown not to belong in it.
-
-        While a rest of the stack is to be measured, it stays.
-        """
+        """The knowledge with the best stack, and why the rest is not in it. One that is to be measured stays."""
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack

@@ -132,10 +132,7 @@ def _usual_gain(known: Known, candidate: Candidate) -> float:
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
-    """Whether a candidate's own trial comes before one on top of the stack, since it costs less and blames no other.
-
-    Not where the stack makes it worth much, as workers for a step that has become shorter than its data takes.
-    """
+    """Whether a candidate is tried alone before it joins: that costs less, but not where it promises much there."""
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
@@ -160,10 +157,7 @@ def singles(known: Known) -> Moves:
 
 
 def repeats(known: Known) -> Moves:
-    """Run settings again where so few processes have not decided which are better: they, or the stack.
-
-    First either of the stack and what is reported in its place.
-    """
+    """Run settings again where few runs have not decided: first the stack and what is reported in its place."""
     judge, stack = known.judge, known.stack
 
     def again(gain: float, *combinations: Settings) -> Moves:
@@ -186,10 +180,7 @@ def repeats(known: Known) -> Moves:
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed.
-
-    Where nothing is clear, also what seems best: more runs for the list would change no result.
-    """
+    """The stack in turn with the baseline: the reported figure. Where nothing is clear, also what seems best."""
     runs = known.judge.runs
 
     def in_turn(settings: Settings, gain: float) -> Moves:

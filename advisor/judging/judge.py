@@ -58,10 +58,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def cached(method: MethodT) -> MethodT:
-    """A method of a frozen value, which has a namespace, that works each answer out once, by its hashable arguments.
-
-    The search asks the same of a value for each move.
-    """
+    """A method of a frozen value that works each answer out once, by its arguments: each move asks the same."""
     place = f"_{method.__name__}_cached"
 
     @functools.wraps(method)
@@ -99,10 +96,7 @@ class Judge:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Settings, result: TrialResult) -> Judge:
-        """The judge with one more run; a run of the baseline's settings is a repeat.
-
-        A result that is not finite where the baseline's is counts as a failure, however fast.
-        """
+        """The judge with one more run. A result that is not finite where the baseline's is counts as a failure."""
         if result.measured and (reason := why_unusable(result, self.baseline)):
             hint = "Do not use this setting here."
             result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
@@ -248,10 +242,7 @@ class Judge:
     # --- comparisons ----------------------------------------------------------------------------------------------
 
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison:
-        """The speed-up of measured settings over others: the ratio of samples per second, with its interval.
-
-        Of 95 % where they took turns with the baseline, by processes that chose nothing; else of 99 %.
-        """
+        """The ratio of samples per second; its interval is of 95 % after turns, which chose nothing, else of 99 %."""
         if new == old:
             return Comparison(1.0, 1.0, 1.0)
         if not old and (turns := self._turns(new)):

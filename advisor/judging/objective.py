@@ -145,10 +145,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """A goal, and the baseline against which results are held. All results that are asked about must have measured.
-
-    A gain is the factor over another result by the objective, with its interval.
-    """
+    """A goal, and the baseline that measured results are held against. A gain is a factor by the objective."""
 
     goal: Goal
     baseline: BaselineRecord
@@ -221,10 +218,7 @@ class Yardstick:
         return self.goal.fits(result) and self.helps(result, comparison)
 
     def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:
-        """The sort key of results, larger is better: first those that are better by the objective, by their gain.
-
-        The others follow by their speed.
-        """
+        """The sort key of results: those better by the objective, by their gain; then the others by their speed."""
         gain = self.gain(result, comparison)
         if gain is not None and self.is_better(gain):
             return True, gain.ratio

@@ -310,10 +310,7 @@ class Bench:
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A trial's result; where it was ended from outside, the result says that the person skipped it.
-
-        Raises SessionCancelledError when it was the session that was ended.
-        """
+        """A trial's result; one ended from outside was skipped. Raises SessionCancelledError where the session was."""
         if result.outcome is not Outcome.CANCELLED:
             return result
         if self.runner.cancelled:

@@ -67,19 +67,13 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: one with priority, or a stack whose code compiled beside the trials.
-
-        While its code compiles, what can be measured meanwhile comes first.
-        """
+        """Whether a move comes before all others: with priority, or compiled beside trials; not while it compiles."""
         if self.bench.compiles_beside(move.settings):
             return False
         return move.has_priority or (move.kind is Kind.STACK and move.settings in self.bench.compiled_beside)
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether a move is wanted, and there is time for it and for the stack's turns behind it.
-
-        While a stack compiles beside the trials, nothing else compiles.
-        """
+        """Whether a move is wanted, may compile now, and leaves time for the stack's turns behind it."""
         bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
         if bench.ending or not self.wanted(move):
             return False
@@ -131,10 +125,7 @@ class MoveTrials:
     # --- measuring ------------------------------------------------------------------------------------------------
 
     def measure(self, move: Move, known: Known) -> Evidence | None:
-        """Measure a move; None where its code still compiles when the turns of the stack have to begin.
-
-        Raises SessionCancelledError when the person ends the session meanwhile.
-        """
+        """Measure a move; None where it still compiles when the turns have to begin. Raises SessionCancelledError."""
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
@@ -208,10 +199,7 @@ class MoveTrials:
         return self.bench.budget.allows(sum(map(self.bench.expected_s, combinations)))
 
     def _profile(self, known: Known) -> Evidence:
-        """The baseline with the instrumented pass behind it: the facts with its profile, and one more run.
-
-        It is given up where it would take the seconds that are reserved for the turns.
-        """
+        """One more run of the baseline with its profile, given up where it would take the time of the turns."""
         bench, facts = self.bench, known.plan.facts
         spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
         result = bench.run(replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known))))

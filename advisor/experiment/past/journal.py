@@ -89,10 +89,7 @@ class Journal:
         return str(self.path.with_suffix("") / f"{safe}.log")
 
     def record(self, event: Event) -> str:
-        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache.
-
-        Returns why it could not be written, once; from then on nothing is.
-        """
+        """Append an event, with the time in seconds since 1970. Returns why it could not be written, once."""
         if isinstance(event, _UNRECORDED):
             return ""
         at = round(time.time(), 3)

@@ -27,10 +27,7 @@ _NOT_THE_SAME = "Undo that, or leave --resume out to measure anew."
 
 
 def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> Request:
-    """The request for resuming a session. The config is read again, unless this command line named one.
-
-    Raises UsageError where the workload has changed since it was measured, or a file of it is gone.
-    """
+    """The request for resuming; its config is read again unless given. Raises UsageError where anything has changed."""
     if not config_given and past.config_fingerprint and (path := request.config_path) is not None:
         from advisor.files.config_file import read_config  # late: YAML takes long to load
 

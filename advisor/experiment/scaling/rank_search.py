@@ -270,10 +270,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, failed: Settings) -> Settings:
-    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling.
-
-    Empty where nothing is left to change.
-    """
+    """A failed strategy changed by the reason: unused parameters, no graph, not compiled. Empty if nothing is left."""
     if UNUSED_PARAMETERS in known.row_of(failed).reason and _UNUSED not in failed:
         return _fitting(known, failed.with_value(_UNUSED, True))
     if known.carried.merged(failed).get(GRAPH):
@@ -368,10 +365,7 @@ class RankSearch(Trials[Scaling]):
         self._walls: list[float] = []
 
     def run(self) -> Scaling:
-        """Search, and return what is known at the end. Raises SessionCancelledError when the person ends the session.
-
-        One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
-        """
+        """Search after a run of one GPU, on torchrun as all others. Raises SessionCancelledError."""
         judge = replace(self._before.judge, baseline=self._run(BASELINE))
         known = search(self.publish(replace(self._before, judge=judge)), self, moves)
         if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
