@@ -97,11 +97,7 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings about stacks that failed, and a baseline that failed when repeated; each with a key, to give it once.
-
-    The search goes on with a simpler stack. Running out of time for a setting that compiles nothing gives no warning:
-    the setting's own row says so.
-    """
+    """Warnings about stacks that failed and a baseline that failed again, each with a key, where no row says so."""
     compiles, stack = known.plan.catalog.compiles, known.stack
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT

@@ -205,6 +205,8 @@ class SessionFinished(Event, frozen=True):
 
 # The kinds of events by their names, as a journal has them.
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
+# Kinds that version 0.1 recorded, and that nothing needs any more.
+FORMER_KINDS = frozenset({"AllReduceMeasured", "GpusChosen"})
 
 
 def printable_event(event: Event) -> Event:

@@ -10,7 +10,7 @@ from functools import cached_property
 from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
-from advisor.experiment.plan import COMPILE_MODE, Plan
+from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
@@ -78,21 +78,18 @@ class Evidence:
 class Known:
     """All that is known at one moment; equal to itself alone.
 
-    ``usual`` is an expert's stack without compiling; ``compiles`` are the settings that compiling it adds.
-    ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
-    rest may not have been measured. ``found`` is the one that is reported and exported.
-    ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the kinds of moves that were made.
+    ``stack`` is the combination that the search works on: the best usable one, less what the person rejected, so that
+    it may not have been measured. ``found`` is the one that is reported and exported.
     """
 
     plan: Plan
     judge: Judge
-    usual: Settings
-    compiles: Settings
+    usual: Settings  # an expert's stack without compiling
+    compiles: Settings  # what compiling that adds
     stack: Settings = BASELINE
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    tried: Mapping[str, Settings] = field(default_factory=dict)
-    done: frozenset[Kind] = frozenset()
+    dropped: Mapping[str, str] = field(default_factory=dict)  # why keys are not in the stack
+    tried: Mapping[str, Settings] = field(default_factory=dict)  # where candidates were last in question
+    done: frozenset[Kind] = frozenset()  # the kinds of moves that were made
 
     @classmethod
     def begin(cls, plan: Plan, judge: Judge) -> Known:
@@ -146,11 +143,7 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most informative combination; None when it was not measured.
-
-        Of the combinations that ran with it and without it that is the stack, the one in which it was last in question,
-        or the largest.
-        """
+        """The record of a candidate: alone, else in the most informative combination; None if it was not measured."""
         judge, alone, key, ran = self.judge, Settings(candidate.settings), candidate.key, self.judge.measured_runs
         in_stack, last = self.stack.get(key) == candidate.value, self.tried.get(candidate.name)
         if judge.has_tried(alone):
@@ -233,9 +226,8 @@ class Known:
         if self.pending or self.found or not judge.goal.by_time:
             return BASELINE
         open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
-        gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
-        best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
-        return best if best and gains[best] >= policy.SMALL_GAIN else BASELINE
+        best = max(open_ones, key=lambda settings: judge.gain(settings, BASELINE).ratio, default=BASELINE)
+        return best if best and judge.gain(best, BASELINE).ratio >= policy.SMALL_GAIN else BASELINE
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -326,8 +318,6 @@ class Known:
         why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
         if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
-        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
         later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)

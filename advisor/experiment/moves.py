@@ -181,19 +181,14 @@ def repeats(known: Known) -> Moves:
 
 def turns(known: Known) -> Moves:
     """The stack in turn with the baseline: the reported figure. Where nothing is clear, also what seems best."""
-    runs = known.judge.runs
-
-    def in_turn(settings: Settings, gain: float) -> Moves:
-        failed = any(runs.get(one) and not runs[one][-1].measured for one in (settings, BASELINE))
-        open_question = not known.judge.took_turns(settings) or known.undecided(settings)
+    judge, stack = known.judge, known.to_confirm
+    promises = judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
+    for settings in dict.fromkeys((stack, known.most_promising)):
+        failed = any(runs and not runs[-1].measured for runs in map(judge.runs.get, (settings, BASELINE)))
+        open_question = not judge.took_turns(settings) or known.undecided(settings)
         if settings and not (known.pending or failed) and not known.why_unusable(settings) and open_question:
+            gain = policy.LARGE_GAIN if promises and settings == stack else policy.PROOF
             yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
-
-    stack = known.to_confirm
-    promises = known.judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
-    yield from in_turn(stack, policy.LARGE_GAIN if promises else policy.PROOF)
-    if known.most_promising != stack:
-        yield from in_turn(known.most_promising, policy.PROOF)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -73,25 +73,18 @@ def cached(method: MethodT) -> MethodT:
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares combinations of settings with the baseline and with each other.
-
-    ``baseline`` is the first run of the user's own settings; ``runs`` are all runs by what they added to those, the
-    failed ones too, and the control's. ``in_turn`` are the settings that took turns with the baseline, block by block
-    or process by process. ``reference`` are the baseline's first steps in a higher
-    precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the expected standard
-    deviation between processes. ``crowded``: other programs keep the cores busy.
-    """
+    """Compares combinations of settings with the baseline and with each other."""
 
     catalog: Catalog
     mode: Mode
-    baseline: TrialResult
+    baseline: TrialResult  # the first run of the user's own settings
     goal: Goal = field(default_factory=Goal)
-    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
-    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)
-    reference: TrialResult | None = None
-    own_rounding: float = 0.0
-    prior: float = DEVICE_BOUND
-    crowded: bool = False
+    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)  # failed ones, the control's too
+    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)  # with the baseline
+    reference: TrialResult | None = None  # the baseline's first steps in a higher precision
+    own_rounding: float = 0.0  # the unit round-off of the user's own arithmetic
+    prior: float = DEVICE_BOUND  # the expected standard deviation between processes
+    crowded: bool = False  # other programs keep the cores busy
 
     # --- evidence -------------------------------------------------------------------------------------------------
 

@@ -26,19 +26,14 @@ _FAST_ENOUGH = f"{format_percent(_KEPT_SPEED)} of the speed or more"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The objective of a session and its limits.
-
-    ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
-    no consent. ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
-    ``min_score``: the lowest score that is good enough; ``max_drop``: how far below the baseline's, as a share of that.
-    """
+    """The objective of a session and its limits."""
 
     objective: Objective = Objective.THROUGHPUT
-    memory_limit_bytes: int | None = None
-    allow: Numerics = Numerics.CLOSE
-    latency_limit_ms: float | None = None
-    min_score: float | None = None
-    max_drop: float | None = None
+    memory_limit_bytes: int | None = None  # of the peak reserved memory
+    allow: Numerics = Numerics.CLOSE  # the worst class that needs no consent
+    latency_limit_ms: float | None = None  # of the 95th percentile of single calls, in inference
+    min_score: float | None = None  # the lowest that is good enough
+    max_drop: float | None = None  # below the baseline's, as a share of that
 
     def judged(self, score: Score, baseline: Score) -> Score:
         """A score beside the baseline's, with the reason that it is not enough."""
@@ -94,19 +89,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective.
+    """The words of an objective."""
 
-    ``short``: what is optimised. ``ranked``: the order of the recommendations. ``better`` and ``not_better``: a verb
-    for one candidate, and for several. ``rule``: a sentence for the report, empty for none. ``larger_batch``: the
-    reason a larger batch does not help, empty where it may.
-    """
-
-    short: str
-    ranked: str
-    better: tuple[str, str]
+    short: str  # what is optimised
+    ranked: str  # the order of the recommendations
+    better: tuple[str, str]  # a verb for one candidate, and for several
     not_better: tuple[str, str]
-    rule: str = ""
-    larger_batch: str = ""
+    rule: str = ""  # a sentence for the report
+    larger_batch: str = ""  # why one does not help; empty where it may
 
 
 WORDS = {
@@ -191,9 +181,14 @@ class Yardstick:
         speedup = Interval(comparison.speedup, comparison.ci_low, comparison.ci_high)
         return self.gain_over(result, self.baseline.result, speedup)
 
+    @property
+    def floor(self) -> float:
+        """The gain that the whole interval has to lie above: for a speed as for its verdict."""
+        return CHANGE - 1 if self.goal.by_time else 0.0
+
     def is_better(self, gain: Interval | None) -> bool:
-        """Whether the whole interval of a gain lies beyond the noise: of a speed as for its verdict."""
-        return gain is not None and gain.low > (CHANGE if self.goal.by_time else 1.0)
+        """Whether a gain is one beyond the noise."""
+        return gain is not None and gain.low > 1 + self.floor
 
     def may_keep_speed(self, comparison: Comparison, *, surely: bool = False) -> bool:
         """Whether a result is as fast as the objective asks, or seems so where few runs leave a wide interval."""

@@ -80,6 +80,7 @@ def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
     lines = [{"event": type(e).__name__, "at": 1.0, "data": as_before(msgspec.to_builtins(e))} for e in told]
     with journal.path.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
+        file.write(json.dumps({"event": "GpusChosen", "at": 1.0, "data": {"gpus": 2}}) + "\n")
     past = open_session()
     assert [type(event) for event in past.events] == [type(event) for event in told]
     assert past.damage == ""

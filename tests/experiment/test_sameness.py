@@ -90,15 +90,14 @@ def test_a_config_that_changed_or_is_gone_is_refused():
 
 
 @pytest.mark.parametrize("config", ["a: 1\n", {"mapping": [["a", 1]]}], ids=["text", "0.1"])
-def test_a_journal_that_holds_its_config_stays_readable(config):
+def test_a_journal_that_holds_its_config_goes_on(config):
     session = recorded(config=read_config(write("a: 1\n")))
     path = sessions_folder() / f"{session}.jsonl"
     header, _, rest = path.read_text().partition("\n")
     header = {key: value for key, value in json.loads(header).items() if key != "config_fingerprint"}
     path.write_text(json.dumps(header | {"config": config, "withheld": ["hub.token"]}) + "\n" + rest)
     assert len(open_session(session).events) > 1
-    with pytest.raises(UsageError, match="the config has changed"):
-        taken_up("--resume")
+    assert taken_up("--resume")[1] is not None
 
 
 def facts_with(history, sources):

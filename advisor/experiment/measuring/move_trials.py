@@ -40,11 +40,7 @@ _STAGES = {
 
 
 class MoveTrials:
-    """Implements ``search.Trials`` with trial processes.
-
-    ``wanted`` are the moves that the search may take, and ``known`` is what was published last: a cancelled session
-    goes on from there.
-    """
+    """Implements ``search.Trials``. ``wanted``: moves to be taken; ``known``: published last, to go on from."""
 
     def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
@@ -109,11 +105,7 @@ class MoveTrials:
         return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
-        """The seconds that are reserved for measuring the stack in turn with the baseline.
-
-        It is two fifths of the budget at most, and 0 once too little time is left for that measurement: a shorter trial
-        can still use what is left.
-        """
+        """The seconds reserved for the stack's turns: 0 once too few are left, which a shorter trial can still use."""
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
@@ -152,11 +144,7 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured: have its code compiled beside the trials first, where that can be.
-
-        Where that began already, nothing else is to be measured meanwhile: it waits until the turns of the stack have
-        to begin.
-        """
+        """Whether a stack can be measured now: its code compiles beside the trials first, and is waited for last."""
         bench = self.bench
         to_do = bench.budget.has_to_compile(move.settings) and move.settings not in bench.compiled_beside
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):

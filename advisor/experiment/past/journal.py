@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import msgspec
 
 from advisor.errors import UsageError, refusal_of
-from advisor.experiment.events import KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
+from advisor.experiment.events import FORMER_KINDS, KINDS, BlockTimed, Event, Paused, ProgressMade, Said, TrialActivity
 from advisor.experiment.request import Request
 from advisor.figures.formatting import counted
 from advisor.files.folders import make_private, state_folder
@@ -125,21 +125,16 @@ def _unwritable(folder: Path, reason: str | None) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class PastSession:
-    """A session read back: its request and its events, as far as they were written.
-
-    ``damage``: a sentence on lines that could not be read, which is the first event too; empty where all could.
-    ``config_fingerprint`` stands for the config, which is not recorded. ``withheld_arguments`` names the target's
-    arguments that were not recorded, because they look like secrets.
-    """
+    """A session read back: its request and its events, as far as they were written."""
 
     session_id: str
     path: Path
     started: datetime
     request: Request
     events: tuple[Event, ...]
-    damage: str = ""
-    config_fingerprint: str = ""
-    withheld_arguments: tuple[str, ...] = ()
+    damage: str = ""  # a sentence on lines that could not be read, which is the first event too
+    config_fingerprint: str = ""  # in place of the config, which is not recorded
+    withheld_arguments: tuple[str, ...] = ()  # names of arguments that look like secrets
 
     def check_arguments(self) -> None:
         """Raise UsageError where the target's arguments are not all known."""
@@ -225,6 +220,7 @@ class _Header:
     started: float = field(default_factory=time.time)
     config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
+    config: Any = None  # of older journals
 
 
 def fingerprint_of(config: Any) -> str:
@@ -259,16 +255,17 @@ def _read(path: Path) -> PastSession:
     for text in filter(None, lines):
         try:
             entry = json.loads(text)
-            # No file but the session's own is shown or copied because a journal says so.
-            data = _with_own_files(entry["data"], path.with_suffix(""))
-            events.append(msgspec.convert(data, KINDS[entry["event"]]))
+            if (name := entry["event"]) not in FORMER_KINDS:
+                # No file but the session's own is shown or copied because a journal says so.
+                events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
         except (*_UNREADABLE, UsageError):
             damaged += 1
     if damaged:
         damage = f"{counted(damaged, 'line')} of the journal of {path.stem} cannot be read; measurements may be missing"
         events.insert(0, Said(damage, "warning"))
-    of_target = header.config_fingerprint, header.withheld_arguments
-    return PastSession(path.stem, path, started, header.request, tuple(events), damage, *of_target)
+    fingerprint = header.config_fingerprint or ("unknown" if header.config is not None else "")
+    withheld = header.withheld_arguments
+    return PastSession(path.stem, path, started, header.request, tuple(events), damage, fingerprint, withheld)
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:

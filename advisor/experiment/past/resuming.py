@@ -67,7 +67,7 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
         yield "--eval or --steps is another"
     if facts.sources and before.directory != now.directory:
         yield f"the folder is {now.directory}, and was {before.directory}"
-    if past.config_fingerprint != fingerprint_of(now.config):
+    if past.config_fingerprint not in (fingerprint_of(now.config), "unknown"):  # of an older session
         yield "the config has changed"
     for path in changed_sources(facts.sources):
         shown = path.removeprefix(f"{Path(now.directory).resolve()}/")

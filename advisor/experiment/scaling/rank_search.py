@@ -72,20 +72,14 @@ def name_of(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The knowledge of the search on several GPUs.
+    """The knowledge of the search on several GPUs."""
 
-    ``plan`` has the facts of the workload on several GPUs, and the strategies and options to try. ``judge`` holds the
-    runs and compares them; its baseline is the first of one GPU. ``carried`` is the one-GPU stack in every trial,
-    ``left_out`` its settings that several ranks cannot have, with the reasons. ``same_losses``: the first losses must
-    equal those of one GPU, since no step depends on chance or on the samples beside one.
-    """
-
-    plan: Plan
-    judge: Judge
-    carried: Settings = field(default_factory=Settings)
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    plan: Plan  # with the facts on several GPUs, and their strategies and options
+    judge: Judge  # its baseline is the first run of one GPU
+    carried: Settings = field(default_factory=Settings)  # the one-GPU stack in every trial
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of it, what several ranks cannot have, and why
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    same_losses: bool = True
+    same_losses: bool = True  # no step depends on chance, or on the samples beside one
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
@@ -349,11 +343,7 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
 
 
 class RankSearch(Trials[Scaling]):
-    """Implements ``search.Trials`` with trials over ranks, which torchrun starts.
-
-    ``known`` is what is known before; ``one_gpu`` the stack as one GPU has it, whole. ``consented`` adds the decisions
-    that were taken meanwhile.
-    """
+    """Implements ``search.Trials`` over ranks, from ``known``; ``one_gpu`` is the whole stack, as one GPU has it."""
 
     def __init__(
         self, bench: Bench, known: Scaling, one_gpu: Settings, consented: Callable[[Consent], Consent]
