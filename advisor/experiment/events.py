@@ -66,7 +66,7 @@ class TrialStarted(Event, frozen=True):
 
     name: str
     log_path: str
-    expected_s: float | None = None  # that it takes; None where nothing is known yet
+    expected_s: float | None = None  # seconds; None where nothing is known yet
 
 
 # Activity of the session before its first trial.
@@ -175,7 +175,7 @@ class Said(Event, frozen=True):
     """A plain sentence for the person. A later one that is ``about`` the same takes its place."""
 
     text: str
-    severity: str = "information"  # or warning, or error
+    severity: str = "information"  # information, warning or error
     about: str = ""
 
 

@@ -265,7 +265,7 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, less what has no consent and what needs that; and why it is not in it."""
+        """The knowledge with another stack, less what has no consent or needs what has none; and the reasons."""
         catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
         for recipe, value in catalog.in_order(stack):
             if not consent.permits({recipe.key: value}):
@@ -302,7 +302,7 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _with_best_stack(self, move: Move | None = None) -> Known:
-        """The knowledge with the best stack, and why the rest is not in it. One that is to be measured stays."""
+        """The knowledge with the best stack, and why others are not in it. One that is to be measured stays."""
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack

@@ -182,7 +182,10 @@ class Plan:
         return wanted if self.catalog.conflict(tuned) else tuned
 
     def _belongs(self, candidate: Candidate) -> bool:
-        """Whether a candidate is in the first stack: not what is slow in all trials, nor for phases without time."""
+        """Whether a candidate is in the first stack.
+
+        Not what costs seconds in every trial, nor what shortens phases that take no time, as far as anybody looked.
+        """
         recipe, profile = self.recipe(candidate), self.facts.profile
         slow = recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT
         if slow or not self.may_stack(candidate):

@@ -34,7 +34,7 @@ class Request:
     evaluate: str = ""  # the function that scores a model
     min_score: float | None = None
     max_drop: float | None = None
-    eval_steps: int = DEFAULT_EVAL_STEPS  # before that, where the loop trains
+    eval_steps: int = DEFAULT_EVAL_STEPS  # before its score, where the loop trains
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     recipe_folders: tuple[str, ...] = ()

@@ -310,7 +310,7 @@ class Bench:
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A trial's result; one ended from outside was skipped. Raises SessionCancelledError where the session was."""
+        """A trial's result: skipped if the person ended it. Raises SessionCancelledError if they ended the session."""
         if result.outcome is not Outcome.CANCELLED:
             return result
         if self.runner.cancelled:

@@ -40,13 +40,13 @@ _STAGES = {
 
 
 class MoveTrials:
-    """Implements ``search.Trials``. ``wanted``: moves to be taken; ``known``: published last, to go on from."""
+    """Implements ``search.Trials`` with trial processes."""
 
     def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
-        self.known: Known | None = None
+        self.known: Known | None = None  # as published last: a cancelled session goes on from there
         self._reporter = reporter
-        self.wanted: Callable[[Move], bool] = lambda move: True
+        self.wanted: Callable[[Move], bool] = lambda move: True  # whether the search may take a move
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured now: its code compiles beside the trials first, and is waited for last."""
+        """Whether a stack can be measured now: its code compiles beside the trials while there are others."""
         bench = self.bench
         to_do = bench.budget.has_to_compile(move.settings) and move.settings not in bench.compiled_beside
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):

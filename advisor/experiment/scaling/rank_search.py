@@ -79,7 +79,7 @@ class Scaling:
     carried: Settings = field(default_factory=Settings)  # the one-GPU stack in every trial
     left_out: Mapping[str, str] = field(default_factory=dict)  # of it, what several ranks cannot have, and why
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    same_losses: bool = True  # no step depends on chance, or on the samples beside one
+    same_losses: bool = True  # as one GPU's: steps depend on no chance, nor on the samples beside one
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
