@@ -15,7 +15,7 @@ from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.moves import why_not
 from advisor.experiment.plan import Plan
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_ratio, format_seconds, printable
-from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge
+from advisor.judging.judge import BASELINE, Judge
 from advisor.machine.hardware import own_pids
 from advisor.recipe import PARALLEL
 from advisor.recipe.settings import Settings
@@ -62,8 +62,7 @@ def busiest_programs(most: int = 3) -> list[str]:
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
-    changed = (runs for settings, runs in known.judge.runs.items() if settings not in (BASELINE, CONTROL_SETTINGS))
-    ended = {run.outcome for runs in changed for run in runs}
+    ended = {run.outcome for runs in known.judge.changed.values() for run in runs}
     # These tell nothing of the settings: there was no time for them.
     if ended - {Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED} or not known.plan.candidates:
         return ""
@@ -74,14 +73,12 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
 def of_the_limits(known: Known) -> Iterator[str]:
     """Warnings about limits that no result keeps, with the nearest result, and limits without effect."""
     judge, goal = known.judge, known.judge.goal
-    results = {Settings(): judge.baseline_record().result}
-    for settings in judge.runs:
-        result = judge.result(settings)
-        changes = settings not in (BASELINE, CONTROL_SETTINGS)
-        if changes and result is not None and result.measured and known.plan.consent.permits(settings):
+    results = {BASELINE: judge.yardstick.baseline.result}
+    for settings in filter(known.plan.consent.permits, judge.changed):
+        if (result := judge.result(settings)) is not None and result.measured:
             results[settings] = result
     peaks = {settings: peak for settings, one in results.items() if (peak := one.peak_reserved_bytes) is not None}
-    least = min(peaks, key=lambda settings: peaks[settings], default=Settings())
+    least = min(peaks, key=lambda settings: peaks[settings], default=BASELINE)
     if goal.memory_limit_bytes is not None and peaks and peaks[least] > goal.memory_limit_bytes:
         what = f"with {least}" if least else "your own settings"
         yield (
@@ -100,11 +97,7 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings about stacks that failed, and a baseline that failed when repeated; each with a key, to give it once.
-
-    The search goes on with a simpler stack. Running out of time for a setting that compiles nothing gives no warning:
-    the setting's own row says so.
-    """
+    """Warnings about stacks that failed and a baseline that failed again, each with a key, where no row says so."""
     compiles, stack = known.plan.catalog.compiles, known.stack
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
@@ -138,9 +131,8 @@ def unfinished(bench: Bench) -> str:
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (
-        f"{bench.compiling} still compiled when the time was over, after "
-        f"{bench.budget.spent_s - bench.compiling_since_s:.0f} s: "
-        f"`--resume` with a longer --budget goes on, and finds what is done in the compiler's cache"
+        f"{bench.compiling} still compiled when the time was over: `--resume` with a longer --budget goes on, and "
+        f"finds what is done in the compiler's cache"
     )
 
 

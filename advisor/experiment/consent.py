@@ -28,10 +28,7 @@ class Consent:
     def why_not(
         self, settings: Mapping[str, Value], measured: NumericsResult | None = None, *, seen: Iterable[Numerics] = ()
     ) -> str:
-        """The reason not to use these settings; empty when they may.
-
-        ``measured``: their numerics, if known; ``seen``: the numerics of the accepted ones, measured alone.
-        """
+        """The reason not to use settings; empty when they may. ``seen``: the numerics of accepted ones, alone."""
         recipes = self.catalog.in_order(settings)
         if ruled_out := next(filter(None, (self.ruled_out(recipe.id, value) for recipe, value in recipes)), ""):
             return ruled_out
@@ -74,10 +71,7 @@ class Consent:
         return value is None or self.values.get(recipe, value) == value
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
-        """Whether a candidate changes results more than allowed, even if it is accepted.
-
-        By its declaration, and by its score or else as measured.
-        """
+        """Whether a candidate changes more than allowed, accepted or not: as declared, by its score, or as measured."""
         declared = self._needs_word(candidate.recipe, candidate.value)
         if declared or measured is None:
             return declared

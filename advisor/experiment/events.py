@@ -36,10 +36,7 @@ class SourceRead(Event, frozen=True):
 
 
 class StageStarted(Event, frozen=True):
-    """The session entered a stage: baseline, stack, instruments, search, confirmation, alone, done.
-
-    The search goes back and forth between them, as what is expected to gain most comes next.
-    """
+    """The session entered a stage, perhaps again: baseline, stack, instruments, search, confirmation, alone, done."""
 
     stage: str
 
@@ -57,10 +54,7 @@ class BaselineMeasured(Event, frozen=True):
 
 
 class TrialsPlanned(Event, frozen=True):
-    """The candidates in their order, and the reason for every other recipe.
-
-    ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
-    """
+    """The candidates in order, why the other recipes have none, and which candidates need the person's ``consent``."""
 
     candidates: tuple[records.Candidate, ...]
     skipped: dict[str, str]
@@ -68,14 +62,11 @@ class TrialsPlanned(Event, frozen=True):
 
 
 class TrialStarted(Event, frozen=True):
-    """A trial process was started. ``name`` is a candidate's name, ``baseline``, or the stack's description.
-
-    ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
-    """
+    """A trial process was started. ``name``: a candidate's name, ``baseline``, or the stack's description."""
 
     name: str
     log_path: str
-    expected_s: float | None = None
+    expected_s: float | None = None  # seconds; None where nothing is known yet
 
 
 # Activity of the session before its first trial.
@@ -108,14 +99,11 @@ class TrialEnded(Event, frozen=True):
 
 
 class RunMeasured(Event, frozen=True):
-    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these.
-
-    ``turns_of`` are the settings in whose turns with the baseline it ran, as a process of its own; None for others.
-    """
+    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these."""
 
     settings: dict[str, records.Value]
     result: records.TrialResult
-    turns_of: dict[str, records.Value] | None = None
+    turns_of: dict[str, records.Value] | None = None  # the settings in whose turns with the baseline it ran
 
 
 class TurnsMeasured(Event, frozen=True):
@@ -157,10 +145,7 @@ class Ranked(Event, frozen=True):
 
 
 class Decided(Event, frozen=True):
-    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
-
-    Where only one of its values was accepted, that is ``value``.
-    """
+    """The person accepted or rejected a recipe (or one ``value`` of it), or took that back (None)."""
 
     recipe: str
     decision: Decision | None
@@ -187,13 +172,10 @@ class ExportVerified(Event, frozen=True):
 
 
 class Said(Event, frozen=True):
-    """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error.
-
-    A later sentence that is ``about`` the same takes its place; one that is about nothing stays.
-    """
+    """A plain sentence for the person. A later one that is ``about`` the same takes its place."""
 
     text: str
-    severity: str = "information"
+    severity: str = "information"  # information, warning or error
     about: str = ""
 
 

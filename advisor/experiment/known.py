@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
-from advisor.experiment.plan import COMPILE_MODE, Plan
+from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import fills_the_device
-from advisor.judging.judge import BASELINE, CONTROL_SETTINGS, Judge, cached, trial_record
+from advisor.judging.judge import BASELINE, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
@@ -40,16 +41,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
-
-    ``candidate`` is the one in question, if it is one.
-    """
+    """One thing to measure next: these settings, over the user's own."""
 
     kind: Kind
     settings: Settings
-    gain: float
+    gain: float  # the factor that is expected of it
     name: str
-    candidate: Candidate | None = None
+    candidate: Candidate | None = None  # the one in question
 
     @property
     def has_priority(self) -> bool:
@@ -80,21 +78,18 @@ class Evidence:
 class Known:
     """All that is known at one moment; equal to itself alone.
 
-    ``usual`` is an expert's stack without compiling; ``compiles`` are the settings that compiling it adds.
-    ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. Such a
-    rest may not have been measured. ``found`` is the one that is reported and exported.
-    ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the kinds of moves that were made.
+    ``stack`` is the combination that the search works on: the best usable one, less what the person rejected, so that
+    it may not have been measured. ``found`` is the one that is reported and exported.
     """
 
     plan: Plan
     judge: Judge
-    usual: Settings
-    compiles: Settings
+    usual: Settings  # an expert's stack without compiling
+    compiles: Settings  # what compiling that adds
     stack: Settings = BASELINE
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    tried: Mapping[str, Settings] = field(default_factory=dict)
-    done: frozenset[Kind] = frozenset()
+    dropped: Mapping[str, str] = field(default_factory=dict)  # why keys are not in the stack
+    tried: Mapping[str, Settings] = field(default_factory=dict)  # where candidates were last in question
+    done: frozenset[Kind] = frozenset()  # the kinds of moves that were made
 
     @classmethod
     def begin(cls, plan: Plan, judge: Judge) -> Known:
@@ -148,11 +143,7 @@ class Known:
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, or in the most informative combination; None when it was not measured.
-
-        Of the combinations that ran with it and without it that is the stack, the one in which it was last in question,
-        or the largest.
-        """
+        """The record of a candidate: alone, else in the most informative combination; None if it was not measured."""
         judge, alone, key, ran = self.judge, Settings(candidate.settings), candidate.key, self.judge.measured_runs
         in_stack, last = self.stack.get(key) == candidate.value, self.tried.get(candidate.name)
         if judge.has_tried(alone):
@@ -179,8 +170,7 @@ class Known:
 
     # --- what is reported -----------------------------------------------------------------------------------------
 
-    @property
-    @cached
+    @cached_property
     def found(self) -> Settings:
         """The settings that the session reports and exports: all readers get them from here.
 
@@ -198,13 +188,9 @@ class Known:
         better = ours.ci_high >= theirs.speedup if judge.took_turns(best) else ours.ci_low > theirs.ci_high
         return best if better or best.items() <= former.items() else former
 
-    @property
-    @cached
+    @cached_property
     def _best_shown(self) -> Settings:
-        """The best settings that are shown to be better, confirmed or not.
-
-        The stack, or a part of it that is as good within the noise; else a part or a former stack.
-        """
+        """The best that is shown to be better: the stack or a part that does as well, else a part or a former stack."""
         best, took_turns = self.stack, self.judge.took_turns
         if self.pending or not best:
             return best
@@ -240,9 +226,8 @@ class Known:
         if self.pending or self.found or not judge.goal.by_time:
             return BASELINE
         open_ones = (s for s in judge.runs if self.may_be_stack(s) and not judge.took_turns(s))
-        gains = {settings: judge.gain(settings, BASELINE).ratio for settings in open_ones}
-        best = max(gains, key=lambda settings: gains[settings], default=BASELINE)
-        return best if best and gains[best] >= policy.SMALL_GAIN else BASELINE
+        best = max(open_ones, key=lambda settings: judge.gain(settings, BASELINE).ratio, default=BASELINE)
+        return best if best and judge.gain(best, BASELINE).ratio >= policy.SMALL_GAIN else BASELINE
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -280,10 +265,7 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, without what has no consent, and the reasons of what is not in it.
-
-        What needs a setting that leaves goes with it.
-        """
+        """The knowledge with another stack, less what has no consent or needs what has none; and the reasons."""
         catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
         for recipe, value in catalog.in_order(stack):
             if not consent.permits({recipe.key: value}):
@@ -320,10 +302,7 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _with_best_stack(self, move: Move | None = None) -> Known:
-        """The knowledge with the best stack, and the reasons of the settings that a move has shown not to belong in it.
-
-        While a rest of the stack is to be measured, it stays.
-        """
+        """The knowledge with the best stack, and why others are not in it. One that is to be measured stays."""
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack
@@ -339,8 +318,6 @@ class Known:
         why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
         if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
-        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
         later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
@@ -360,7 +337,7 @@ class Known:
         """Whether measured settings could be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
         ran = bool(runs and runs[-1].measured)
-        if settings in (BASELINE, CONTROL_SETTINGS) or not ran or self.why_unusable(settings):
+        if not ran or settings not in self.judge.changed or self.why_unusable(settings):
             return False
         stackable = (Candidate(recipe.id, recipe.key, value) for recipe, value in self.plan.catalog.in_order(settings))
         if self._is_refuted(settings) or not all(map(self.plan.may_stack, stackable)):

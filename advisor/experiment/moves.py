@@ -132,10 +132,7 @@ def _usual_gain(known: Known, candidate: Candidate) -> float:
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
-    """Whether a candidate's own trial comes before one on top of the stack, since it costs less and blames no other.
-
-    Not where the stack makes it worth much, as workers for a step that has become shorter than its data takes.
-    """
+    """Whether a candidate is tried alone before it joins: that costs less, but not where it promises much there."""
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
@@ -160,10 +157,7 @@ def singles(known: Known) -> Moves:
 
 
 def repeats(known: Known) -> Moves:
-    """Run settings again where so few processes have not decided which are better: they, or the stack.
-
-    First either of the stack and what is reported in its place.
-    """
+    """Run settings again where few runs have not decided: first the stack and what is reported in its place."""
     judge, stack = known.judge, known.stack
 
     def again(gain: float, *combinations: Settings) -> Moves:
@@ -186,23 +180,15 @@ def repeats(known: Known) -> Moves:
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed.
-
-    Where nothing is clear, also what seems best: more runs for the list would change no result.
-    """
-    runs = known.judge.runs
-
-    def in_turn(settings: Settings, gain: float) -> Moves:
-        failed = any(runs.get(one) and not runs[one][-1].measured for one in (settings, BASELINE))
-        open_question = not known.judge.took_turns(settings) or known.undecided(settings)
+    """The stack in turn with the baseline: the reported figure. Where nothing is clear, also what seems best."""
+    judge, stack = known.judge, known.to_confirm
+    promises = judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
+    for settings in dict.fromkeys((stack, known.most_promising)):
+        failed = any(runs and not runs[-1].measured for runs in map(judge.runs.get, (settings, BASELINE)))
+        open_question = not judge.took_turns(settings) or known.undecided(settings)
         if settings and not (known.pending or failed) and not known.why_unusable(settings) and open_question:
+            gain = policy.LARGE_GAIN if promises and settings == stack else policy.PROOF
             yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
-
-    stack = known.to_confirm
-    promises = known.judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
-    yield from in_turn(stack, policy.LARGE_GAIN if promises else policy.PROOF)
-    if known.most_promising != stack:
-        yield from in_turn(known.most_promising, policy.PROOF)
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -23,10 +23,7 @@ COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates of a workload, and why the other recipes propose none or are ``passed_over``: what they can gain.
-
-    ``hints`` are the settings that an earlier session of the workload recommends: only the order follows them.
-    """
+    """The candidates of a workload, and why the others propose none or are ``passed_over``: what they can gain."""
 
     catalog: Catalog
     request: Request
@@ -35,13 +32,10 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     passed_over: frozenset[str] = frozenset()
-    hints: Mapping[str, Value] = field(default_factory=dict)
+    hints: Mapping[str, Value] = field(default_factory=dict)  # of an earlier session: only the order follows them
 
     def with_facts(self, facts: Facts, *, speedup: float = 1.0) -> Plan:
-        """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
-
-        What the profile shows to gain nothing is passed over with its reason, unless the person asked for it.
-        """
+        """The plan for these facts; ``speedup`` is the stack's. What can gain nothing is left out, unless asked for."""
         catalog, request, consent = self.catalog, self.request, self.consent
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
@@ -175,10 +169,7 @@ class Plan:
         return settings
 
     def compiled(self, settings: Settings) -> Settings:
-        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it.
-
-        Where no graph can hold the step, the compiler's own graphs take its place.
-        """
+        """Settings compiled with the loss or without; with the compiler's graphs where no graph holds the step."""
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
         hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
         usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
@@ -193,8 +184,7 @@ class Plan:
     def _belongs(self, candidate: Candidate) -> bool:
         """Whether a candidate is in the first stack.
 
-        Not what costs seconds in every trial, which the search asks for later, nor what shortens phases that take no
-        time, as far as anybody looked.
+        Not what costs seconds in every trial, nor what shortens phases that take no time, as far as anybody looked.
         """
         recipe, profile = self.recipe(candidate), self.facts.profile
         slow = recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT

@@ -23,40 +23,30 @@ STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The options of one session.
-
-    ``budget_s``: wall seconds for the whole session. ``allow``: the worst numerics class that may enter the stack
-    without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
-    ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference. ``accept``: recipes
-    accepted from the start, each with the one value that is meant or None. ``evaluate`` names the function that scores
-    a model, after ``eval_steps`` steps where the loop trains. ``gpus``: those of this machine, 0 for all. ``machines``
-    take part in trials over several, which torchrun starts with the options ``launch``. ``scripts``: files that are
-    read for habits, beside the target's own. ``command``: the words of the command line as they were typed, without
-    probable secrets; empty where there was none.
-    """
+    """The options of one session."""
 
     target: TargetSpec
-    budget_s: float = DEFAULT_BUDGET_S
+    budget_s: float = DEFAULT_BUDGET_S  # wall seconds for all of it
     objective: Objective = Objective.THROUGHPUT
-    allow: Numerics = Numerics.CLOSE
-    memory_limit_bytes: int | None = None
-    latency_limit_ms: float | None = None
-    evaluate: str = ""
+    allow: Numerics = Numerics.CLOSE  # the worst class that may enter the stack without the person's consent
+    memory_limit_bytes: int | None = None  # of peak reserved memory
+    latency_limit_ms: float | None = None  # of the 95th percentile of single calls, in inference
+    evaluate: str = ""  # the function that scores a model
     min_score: float | None = None
     max_drop: float | None = None
-    eval_steps: int = DEFAULT_EVAL_STEPS
+    eval_steps: int = DEFAULT_EVAL_STEPS  # before its score, where the loop trains
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     recipe_folders: tuple[str, ...] = ()
-    gpus: int = 1
-    machines: int = 1
-    launch: tuple[str, ...] = ()
+    gpus: int = 1  # of this machine; 0 for all
+    machines: int = 1  # that take part in trials over several GPUs
+    launch: tuple[str, ...] = ()  # torchrun's options
     seed: int = 0
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)
-    scripts: tuple[str, ...] = ()
-    accept: tuple[tuple[str, Value | None], ...] = ()
-    command: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()  # read for habits, beside the target's own files
+    accept: tuple[tuple[str, Value | None], ...] = ()  # recipes, each with the one value meant or None
+    command: tuple[str, ...] = ()  # the command line as typed, without probable secrets; empty where there was none
 
     def continuing(self, past: Request) -> Request:
         """This request, with the past one's target if it names none, and its value for each option at its default."""
@@ -144,13 +134,9 @@ class Outputs:
     @property
     def files(self) -> dict[str, str]:
         """The files to write, by the option that names each."""
-        named = {
-            "--json": self.json_path,
-            "--export": self.export_path,
-            "--report": self.report_path,
-            "--trace": self.trace_path,
-        }
-        return {option: path for option, path in named.items() if path is not None}
+        paths = (self.json_path, self.export_path, self.report_path, self.trace_path)
+        named = zip(("--json", "--export", "--report", "--trace"), paths, strict=True)
+        return {option: path for option, path in named if path is not None}
 
 
 def beside_own_files(outputs: Outputs, request: Request) -> Outputs:

@@ -7,14 +7,10 @@ from advisor.records import Value
 
 @dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """Settings over several ranks, beside the one-GPU stack at the same global batch.
-
-    ``settings`` are what was added to the one-GPU stack. ``speedup`` is the ratio of samples per second, with its
-    95 % interval; None where the trial failed or was passed over.
-    """
+    """Settings over several ranks, beside the one-GPU stack at the same global batch."""
 
     name: str
-    settings: dict[str, Value]
+    settings: dict[str, Value]  # what was added to the one-GPU stack
     gpus: int
     weak: bool = False
     reason: str = ""  # why the trial failed
@@ -22,8 +18,8 @@ class ScalingRow:
     batch_per_gpu: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    speedup: float | None = None
-    ci_low: float | None = None
+    speedup: float | None = None  # in samples per second; None where the trial failed
+    ci_low: float | None = None  # of 95 %
     ci_high: float | None = None
     exposed_ms: float | None = None
     straggler_share: float | None = None

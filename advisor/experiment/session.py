@@ -209,13 +209,10 @@ class Session:
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search there in the rest of the budget."""
         self._bench.budget.extended_s += self._several_s
-        # Scores are taken on one GPU.
-        facts, consent = known.plan.facts, self._reporter.consented(replace(known.plan.consent, by_score=False))
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        random = known.judge.spread.random
-        before = knowledge_before(self._bench, known.found, facts, gpus, consent, random=random)
+        before = knowledge_before(known, gpus)
         scaling = RankSearch(self._bench, before, known.found, self._reporter.consented).run()
         if not (one := scaling.judge.baseline).measured:
             self._reporter.warn(f"several GPUs are not measured: {one.reason.rstrip('.')}. {one.hint}")
@@ -244,8 +241,8 @@ class Session:
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
         """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
-        hints, budget = hints_for(workload_name(self.request.target, facts)), self._bench.budget
-        budget.guessed_compile_s = hints.compile_s or expected_compile_s(facts)
+        budget = self._bench.budget
+        budget.guessed_compile_s = expected_compile_s(facts)
         if facts.workload.current.get(COMPILE_MODE, "none") != "none":  # the user's own step compiles as much
             budget.guessed_compile_s = min(budget.guessed_compile_s, result.warmup_s or math.inf)
         by_score = bool(self.request.evaluate)
@@ -261,7 +258,8 @@ class Session:
             prior=prior_spread(facts),
             crowded=facts.hardware.host.is_crowded,
         )
-        plan = Plan(self.catalog, self.request, facts, consent, hints=hints.settings)
+        hints = hints_for(workload_name(self.request.target, facts))
+        plan = Plan(self.catalog, self.request, facts, consent, hints=hints)
         known = Known.begin(plan.with_facts(facts), judge)
         if self._past_session is not None and self._past.facts is not None and self._past.baseline is not None:
             check_same_machine(self._past.facts, facts)
@@ -289,7 +287,7 @@ class Session:
         self._report_left_out(known)
         budget = self._bench.budget
         if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
-            save_hints(workload_name(self.request.target, known.plan.facts), dict(known.found), budget.compile_s)
+            save_hints(workload_name(self.request.target, known.plan.facts), known.found)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
         for warning in (caveats.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
             self._reporter.warn(warning)

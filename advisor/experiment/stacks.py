@@ -57,11 +57,7 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
-    """A compiled stack whose step is captured, also where that failed as long as it was not compiled.
-
-    The whole step is captured if compiling may remove the reason that capturing failed. Else the compiler
-    captures parts of it, in CUDA graphs of its own.
-    """
+    """A compiled stack, captured whole where compiling may mend what failed, else in parts by the compiler."""
     if known.usual.get(GRAPH) is not True or GRAPH in known.dropped or compiled.get(GRAPH) is True:
         return compiled
     whole, compiles = compiled.with_value(GRAPH, True), known.plan.catalog.compiles

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from advisor.figures.stats import (
     FARTHEST,
@@ -54,58 +54,42 @@ CONTROL_SETTINGS = Settings({"control.noop": True})
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
 
-ValueT = TypeVar("ValueT")
-AnswerT = TypeVar("AnswerT")
-P = ParamSpec("P")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
-def cached(method: Callable[Concatenate[ValueT, P], AnswerT]) -> Callable[Concatenate[ValueT, P], AnswerT]:
-    """A method of a frozen value, which has a namespace, that works each answer out once, by its hashable arguments.
-
-    The search asks the same of a value for each move.
-    """
+def cached(method: MethodT) -> MethodT:
+    """A method of a frozen value that works each answer out once, by its arguments: each move asks the same."""
     place = f"_{method.__name__}_cached"
 
     @functools.wraps(method)
-    def answer(value: ValueT, /, *given: P.args, **named: P.kwargs) -> AnswerT:
-        answers: dict[Any, AnswerT] = vars(value).setdefault(place, {})
-        asked = (given, *named.items())
-        if asked not in answers:
-            answers[asked] = method(value, *given, **named)
-        return answers[asked]
+    def answer(value: Any, *given: Any) -> Any:
+        answers = vars(value).setdefault(place, {})
+        if given not in answers:
+            answers[given] = method(value, *given)
+        return answers[given]
 
-    return answer
+    return cast(MethodT, answer)
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Compares combinations of settings with the baseline and with each other.
-
-    ``baseline`` is the first run of the user's own settings; ``runs`` are all runs by what they added to those, the
-    failed ones too, and the control's. ``in_turn`` are the settings that took turns with the baseline, block by block
-    or process by process. ``reference`` are the baseline's first steps in a higher
-    precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the expected standard
-    deviation between processes. ``crowded``: other programs keep the cores busy.
-    """
+    """Compares combinations of settings with the baseline and with each other."""
 
     catalog: Catalog
     mode: Mode
-    baseline: TrialResult
+    baseline: TrialResult  # the first run of the user's own settings
     goal: Goal = field(default_factory=Goal)
-    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
-    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)
-    reference: TrialResult | None = None
-    own_rounding: float = 0.0
-    prior: float = DEVICE_BOUND
-    crowded: bool = False
+    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)  # failed ones, the control's too
+    in_turn: Mapping[Settings, Turns] = field(default_factory=dict)  # with the baseline
+    reference: TrialResult | None = None  # the baseline's first steps in a higher precision
+    own_rounding: float = 0.0  # the unit round-off of the user's own arithmetic
+    prior: float = DEVICE_BOUND  # the expected standard deviation between processes
+    crowded: bool = False  # other programs keep the cores busy
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Settings, result: TrialResult) -> Judge:
-        """The judge with one more run; a run of the baseline's settings is a repeat.
-
-        A result that is not finite where the baseline's is counts as a failure, however fast.
-        """
+        """The judge with one more run. A result that is not finite where the baseline's is counts as a failure."""
         if result.measured and (reason := why_unusable(result, self.baseline)):
             hint = "Do not use this setting here."
             result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
@@ -122,6 +106,11 @@ class Judge:
         """The measured runs of the baseline: only undisturbed ones if there are at least two of those, else all."""
         runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
         return undisturbed(runs, least=2)
+
+    @functools.cached_property
+    def changed(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
+        """The runs of all settings that change something."""
+        return {one: runs for one, runs in self.runs.items() if one not in (BASELINE, CONTROL_SETTINGS)}
 
     @property
     def controls(self) -> tuple[TrialResult, ...]:
@@ -152,8 +141,7 @@ class Judge:
     @cached
     def _spread(self, captured: bool) -> ProcessSpread:
         """The spread of processes of captured steps, which the host's noise does not reach, or of others."""
-        combinations = (one for one in self.runs if one not in (BASELINE, CONTROL_SETTINGS))
-        groups = [self._undisturbed_runs(one) for one in combinations if is_captured(one) is captured]
+        groups = [self._undisturbed_runs(one) for one in self.changed if is_captured(one) is captured]
         groups += [] if captured else [self._timed_unchanged]
         # Only the loader makes a replayed graph vary.
         prior = min(self.prior, DEVICE_BOUND) if captured and self.prior not in FED else self.prior
@@ -247,10 +235,7 @@ class Judge:
     # --- comparisons ----------------------------------------------------------------------------------------------
 
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison:
-        """The speed-up of measured settings over others: the ratio of samples per second, with its interval.
-
-        Of 95 % where they took turns with the baseline, by processes that chose nothing; else of 99 %.
-        """
+        """The ratio of samples per second; its interval is of 95 % after turns, which chose nothing, else of 99 %."""
         if new == old:
             return Comparison(1.0, 1.0, 1.0)
         if not old and (turns := self._turns(new)):

@@ -63,14 +63,10 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity, and the difference that rounding explains: the largest of three.
+    """A compared quantity, and the difference that rounding explains: the largest of three."""
 
-    ``chain`` round-offs, where no reference was run; ``per_reference`` distances of the baseline from the reference;
-    and the ``floor``.
-    """
-
-    chain: float
-    per_reference: float
+    chain: float  # round-offs, where no reference was run
+    per_reference: float  # distances of the baseline from the reference
     floor: float
 
 

@@ -26,19 +26,14 @@ _FAST_ENOUGH = f"{format_percent(_KEPT_SPEED)} of the speed or more"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The objective of a session and its limits.
-
-    ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
-    no consent. ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
-    ``min_score``: the lowest score that is good enough; ``max_drop``: how far below the baseline's, as a share of that.
-    """
+    """The objective of a session and its limits."""
 
     objective: Objective = Objective.THROUGHPUT
-    memory_limit_bytes: int | None = None
-    allow: Numerics = Numerics.CLOSE
-    latency_limit_ms: float | None = None
-    min_score: float | None = None
-    max_drop: float | None = None
+    memory_limit_bytes: int | None = None  # of the peak reserved memory
+    allow: Numerics = Numerics.CLOSE  # the worst class that needs no consent
+    latency_limit_ms: float | None = None  # of the 95th percentile of single calls, in inference
+    min_score: float | None = None  # the lowest that is good enough
+    max_drop: float | None = None  # below the baseline's, as a share of that
 
     def judged(self, score: Score, baseline: Score) -> Score:
         """A score beside the baseline's, with the reason that it is not enough."""
@@ -94,19 +89,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective.
+    """The words of an objective."""
 
-    ``short``: what is optimised. ``ranked``: the order of the recommendations. ``better`` and ``not_better``: a verb
-    for one candidate, and for several. ``rule``: a sentence for the report, empty for none. ``larger_batch``: the
-    reason a larger batch does not help, empty where it may.
-    """
-
-    short: str
-    ranked: str
-    better: tuple[str, str]
+    short: str  # what is optimised
+    ranked: str  # the order of the recommendations
+    better: tuple[str, str]  # a verb for one candidate, and for several
     not_better: tuple[str, str]
-    rule: str = ""
-    larger_batch: str = ""
+    rule: str = ""  # a sentence for the report
+    larger_batch: str = ""  # why one does not help; empty where it may
 
 
 WORDS = {
@@ -145,10 +135,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """A goal, and the baseline against which results are held. All results that are asked about must have measured.
-
-    A gain is the factor over another result by the objective, with its interval.
-    """
+    """A goal, and the baseline that measured results are held against. A gain is a factor by the objective."""
 
     goal: Goal
     baseline: BaselineRecord
@@ -226,10 +213,7 @@ class Yardstick:
         return self.goal.fits(result) and self.helps(result, comparison)
 
     def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:
-        """The sort key of results, larger is better: first those that are better by the objective, by their gain.
-
-        The others follow by their speed.
-        """
+        """The sort key of results: those better by the objective, by their gain; then the others by their speed."""
         gain = self.gain(result, comparison)
         if gain is not None and self.is_better(gain):
             return True, gain.ratio

@@ -104,10 +104,7 @@ def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialRe
 
 
 def as_one(runs: Sequence[TrialResult], *, peak: Callable[[list[int]], float] = max) -> TrialResult:
-    """One result for runs of the same settings: the calmest, with the largest peaks and latency, and median energy.
-
-    ``peak`` chooses another than the largest peak.
-    """
+    """One result for runs of the same settings: the calmest, with the largest peaks and latency, and median energy."""
 
     def known(name: str) -> list[int]:
         return [value for run in runs if (value := getattr(run, name))]

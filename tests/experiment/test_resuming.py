@@ -12,7 +12,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.measuring.move_trials import runs_of
 from advisor.experiment.moves import moves
-from advisor.experiment.past.resuming import HINTS_FILE, Hints, hints_for, save_hints, take_over, workload_name
+from advisor.experiment.past.resuming import HINTS_FILE, hints_for, save_hints, take_over, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
 from advisor.experiment.request import Request
@@ -219,17 +219,17 @@ def state(tmp_path, monkeypatch):
 
 
 def test_hints_are_of_one_workload(state):
-    save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
-    assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
-    assert hints_for("another") == Hints()
+    save_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True})
+    assert hints_for("mine") == {"precision.autocast": "bfloat16", "step.cuda_graph": True}
+    assert hints_for("another") == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"schema": 99, "workloads": {"mine": {"settings": {}}}}', "[1]"])
 def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
     (state / HINTS_FILE).write_text(text)
-    assert hints_for("mine") == Hints()
-    save_hints("mine", {"step.cuda_graph": True}, None)
-    assert hints_for("mine").settings == {"step.cuda_graph": True}
+    assert hints_for("mine") == {}
+    save_hints("mine", {"step.cuda_graph": True})
+    assert hints_for("mine") == {"step.cuda_graph": True}
 
 
 def test_another_batch_device_or_version_is_another_workload():

@@ -20,10 +20,18 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.known import Kind
+from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.experiment.scaling.gpus import gpus_in_use, why_not_several
-from advisor.experiment.scaling.rank_search import RankSearch, carried_over
-from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, strategy_of
+from advisor.experiment.scaling.rank_search import (
+    BATCH,
+    NOT_TRIED,
+    PRIOR,
+    RankSearch,
+    Scaling,
+    carried_over,
+    strategy_of,
+)
 from advisor.judging.judge import Judge
 from advisor.ranks.launcher import of_torchrun
 from advisor.ranks.trial import straggler_share
@@ -94,11 +102,11 @@ class MadeUpSearch(RankSearch):
 
 def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
     proposed_here = CATALOG.propose(facts(**workload)).candidates
+    candidates = tuple(c for c in proposed_here if c.key.startswith("parallel.") or CATALOG[c.recipe].over_ranks)
+    consent = Consent(CATALOG, Mode.TRAIN, allow)
     known = Scaling(
-        consent=Consent(CATALOG, Mode.TRAIN, allow),
+        plan=Plan(CATALOG, wanting(GPUS), facts(**workload), consent, candidates),
         judge=Judge(CATALOG, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
-        facts=facts(**workload),
-        candidates=tuple(c for c in proposed_here if c.key.startswith("parallel.") or CATALOG[c.recipe].over_ranks),
         carried=Settings(carried or {}),
     )
     trials = MadeUpSearch(known, rate_of)

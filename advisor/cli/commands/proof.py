@@ -36,7 +36,7 @@ def run_check(arguments: list[str]) -> int:
     started = time.monotonic()
     Runner.prepare()
     found = check(Runner(), request, options.settings, load_catalog(), say, started=started)
-    worth = found.reaches(needed)
+    worth = found.ci_high >= needed  # only a whole interval below it says no
     enough = "no longer worth it" if not worth else "OK" if found.speedup >= needed else "unclear (noise)"
     interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f}, needed {needed:g}x)"
     # The speed-up is the quotient of the two step times beside it.

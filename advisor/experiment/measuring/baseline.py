@@ -41,10 +41,7 @@ def check_energy(request: Request, hardware: Hardware) -> None:
 
 
 def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
-    """Have the target built once for all trials, then measure and describe it.
-
-    Raises TargetError when it fails, and UsageError where the objective is energy and none was measured.
-    """
+    """Have the target built once for all trials, then measure and describe it. Raises TargetError and UsageError."""
     cores = CoresInUse()
     bench.build_once()
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)

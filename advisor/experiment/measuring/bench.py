@@ -19,7 +19,6 @@ from advisor.process.logs import last_stack
 from advisor.recipe.settings import Settings
 from advisor.records import (
     COMPILING,
-    FIRST_STEPS,
     Activity,
     Block,
     Inspected,
@@ -66,9 +65,9 @@ class Bench:
     ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
     when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
     and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
-    that compile in a process beside the trials, since ``compiling_since_s``. ``world``: the ranks of a script for
-    torchrun, in which all its trials run. The person's requests, from any thread: no trial starts before ``may_go_on``
-    is set, and none once the session is ``ending``.
+    that compile in a process beside the trials, and ``compiled_beside`` are those that have. ``world``: the ranks of a
+    script for torchrun, in which all its trials run. The person's requests, from any thread: no trial starts before
+    ``may_go_on`` is set, and none once the session is ``ending``.
     """
 
     def __init__(
@@ -95,9 +94,7 @@ class Bench:
         self.why_not_built_once = ""
         self.repeats_help = True
         self.compiling: Settings | None = None
-        self.compiling_since_s = 0.0
-        self._beside: dict[Settings, TrialResult] = {}
-        self._stepping_since: float | None = None
+        self.compiled_beside: dict[Settings, TrialResult] = {}
         self.inspected: Inspected | None = None
         self.world: World | None = None
         self.profiled: Profile | None = None
@@ -174,21 +171,17 @@ class Bench:
 
     def compile_beside(self, settings: Settings) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling, self.compiling_since_s = settings, self.budget.spent_s
+        self.compiling = settings
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
         """Whether nothing compiles beside the trials any more; wait so long for its end."""
         if self.compiling is not None and (result := self.runner.compiled_beside(within_s)) is not None:
             settings, self.compiling = self.compiling, None
-            self._beside[settings] = result
+            self.compiled_beside[settings] = result
             if result.outcome is Outcome.MEASURED:
                 self.budget.learn(settings, result.wall_s or 0.0)
         return self.compiling is None
-
-    def has_compiled(self, settings: Mapping[str, Value]) -> bool:
-        """Whether these settings were compiled beside the trials, or failed there: their trial takes little time."""
-        return settings in self._beside
 
     def compiles_beside(self, settings: Mapping[str, Value]) -> bool:
         """Whether the code of these settings is being compiled beside the trials."""
@@ -234,7 +227,7 @@ class Bench:
         return min(result, again, key=lambda run: (bool(run.disturbed), -speed(run)[1]))
 
     def _run_once(self, spec: TrialSpec) -> TrialResult:
-        budget, self._stepping_since = self.budget, None
+        budget = self.budget
         self.wait_while_paused()
         first = spec.kind.inspects and budget.baseline_s is None
         expected_s = None if first else self.expected_s(spec.settings)
@@ -249,10 +242,10 @@ class Bench:
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
         # What failed there has failed. For want of memory or time it is tried alone, as is a target that each trial
         # builds for itself: two at a time may take the same port or file.
-        beside = self._beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
+        beside = self.compiled_beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
         failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)
-        result = self._beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
+        result = self.compiled_beside.pop(Settings(spec.settings)) if failed else self.runner.run(spec, listen)
         collides = result.outcome is Outcome.FAILED and bool(self.why_not_built_once)
         if (result.outcome is Outcome.OUT_OF_MEMORY or collides) and not self.has_compiled_beside():
             self.end_compiling_beside()
@@ -270,7 +263,7 @@ class Bench:
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Add up the time by use, and let the budget learn the duration of such a trial.
 
-        Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
+        Of a trial that failed, all that was not measuring counts as warming up. Of one that compiled, so does what was
         prepared before the first step: that was loading the compiler.
         """
         budget, settings = self.budget, Settings(spec.settings)
@@ -279,7 +272,7 @@ class Bench:
         if not result.measured:
             if result.outcome is Outcome.TIMED_OUT and compiles and not budget.has_to_compile(settings):
                 budget.learn(settings, wall_s)  # it takes longer than was expected: the next gets more time
-            self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
+            self.warming_up_s += wall_s - result.measuring_s
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
         # Other trials cannot be planned by these, which take longer: trials over several GPUs, the first one (the fork
@@ -317,10 +310,7 @@ class Bench:
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A trial's result; where it was ended from outside, the result says that the person skipped it.
-
-        Raises SessionCancelledError when it was the session that was ended.
-        """
+        """A trial's result: skipped if the person ended it. Raises SessionCancelledError if they ended the session."""
         if result.outcome is not Outcome.CANCELLED:
             return result
         if self.runner.cancelled:
@@ -338,8 +328,6 @@ class Bench:
         match message:
             case Activity():
                 self.emit(events.TrialActivity(spec.trial_id, message.text))
-                if message.text.startswith((FIRST_STEPS, COMPILING)):
-                    self._stepping_since = self.budget.spent_s
             case Block():
                 self.emit(events.BlockTimed(spec.trial_id, message.step_ms))
             case Inspected():

@@ -95,7 +95,7 @@ class Budget:
     @property
     def first_timeout_s(self) -> float:
         """Seconds after which the first trial counts as hanging; it may overrun a budget: nothing is known yet."""
-        within_s = max(self.left_s + _LAST_S, _FIRST_GRACE_S - self.spent_s, min(_FIRST_AT_LEAST_S, _FIRST_GRACE_S))
+        within_s = max(self.left_s + _LAST_S, _FIRST_GRACE_S - self.spent_s, _FIRST_AT_LEAST_S)
         return min(_FIRST_TRIAL_S, within_s)
 
     @property

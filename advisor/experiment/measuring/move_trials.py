@@ -40,17 +40,13 @@ _STAGES = {
 
 
 class MoveTrials:
-    """Implements ``search.Trials`` with trial processes.
-
-    ``wanted`` are the moves that the search may take, and ``known`` is what was published last: a cancelled session
-    goes on from there.
-    """
+    """Implements ``search.Trials`` with trial processes."""
 
     def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
-        self.known: Known | None = None
+        self.known: Known | None = None  # as published last: a cancelled session goes on from there
         self._reporter = reporter
-        self.wanted: Callable[[Move], bool] = lambda move: True
+        self.wanted: Callable[[Move], bool] = lambda move: True  # whether the search may take a move
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -67,19 +63,13 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: one with priority, or a stack whose code compiled beside the trials.
-
-        While its code compiles, what can be measured meanwhile comes first.
-        """
+        """Whether a move comes before all others: with priority, or compiled beside trials; not while it compiles."""
         if self.bench.compiles_beside(move.settings):
             return False
-        return move.has_priority or (move.kind is Kind.STACK and self.bench.has_compiled(move.settings))
+        return move.has_priority or (move.kind is Kind.STACK and move.settings in self.bench.compiled_beside)
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether a move is wanted, and there is time for it and for the stack's turns behind it.
-
-        While a stack compiles beside the trials, nothing else compiles.
-        """
+        """Whether a move is wanted, may compile now, and leaves time for the stack's turns behind it."""
         bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
         if bench.ending or not self.wanted(move):
             return False
@@ -104,7 +94,7 @@ class MoveTrials:
         beside = bench.compiles_beside(move.settings)
         if beside and any(other.kind is not Kind.STACK and self.affords(other, known) for other in moves(known)):
             return False
-        if beside or bench.has_compiled(move.settings):
+        if beside or move.settings in bench.compiled_beside:
             cost_s = bench.expected_s(BASELINE)
         elif move.has_priority:
             cost_s *= policy.START_SHARE
@@ -115,11 +105,7 @@ class MoveTrials:
         return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
-        """The seconds that are reserved for measuring the stack in turn with the baseline.
-
-        It is two fifths of the budget at most, and 0 once too little time is left for that measurement: a shorter trial
-        can still use what is left.
-        """
+        """The seconds reserved for the stack's turns: 0 once too few are left, which a shorter trial can still use."""
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
@@ -131,10 +117,7 @@ class MoveTrials:
     # --- measuring ------------------------------------------------------------------------------------------------
 
     def measure(self, move: Move, known: Known) -> Evidence | None:
-        """Measure a move; None where its code still compiles when the turns of the stack have to begin.
-
-        Raises SessionCancelledError when the person ends the session meanwhile.
-        """
+        """Measure a move; None where it still compiles when the turns have to begin. Raises SessionCancelledError."""
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
@@ -161,13 +144,9 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured: have its code compiled beside the trials first, where that can be.
-
-        Where that began already, nothing else is to be measured meanwhile: it waits until the turns of the stack have
-        to begin.
-        """
+        """Whether a stack can be measured now: its code compiles beside the trials while there are others."""
         bench = self.bench
-        to_do = bench.budget.has_to_compile(move.settings) and not bench.has_compiled(move.settings)
+        to_do = bench.budget.has_to_compile(move.settings) and move.settings not in bench.compiled_beside
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
             bench.compile_beside(move.settings)
             return False
@@ -208,10 +187,7 @@ class MoveTrials:
         return self.bench.budget.allows(sum(map(self.bench.expected_s, combinations)))
 
     def _profile(self, known: Known) -> Evidence:
-        """The baseline with the instrumented pass behind it: the facts with its profile, and one more run.
-
-        It is given up where it would take the seconds that are reserved for the turns.
-        """
+        """One more run of the baseline with its profile, given up where it would take the time of the turns."""
         bench, facts = self.bench, known.plan.facts
         spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
         result = bench.run(replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known))))

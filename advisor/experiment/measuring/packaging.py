@@ -34,10 +34,7 @@ def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -
 
 
 def warm_start(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> tuple[bytes, float, float]:
-    """PyTorch's cache artifacts, and the seconds of the first steps with empty caches, without them and with them.
-
-    Raises UsageError with the reason where there are none.
-    """
+    """PyTorch's cache artifacts, and the seconds of the first steps without and with them. Raises UsageError."""
     path, first_steps_s = Path(mkdtemp(dir=scratch_folder())) / "tuned.cache", list[float]()
     for _ in range(2):  # the second process reads what the first one wrote
         with TemporaryDirectory() as empty:

@@ -86,10 +86,7 @@ def in_turn(
 
 
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
-    """Time the baseline and the settings in live processes that take turns, block by block.
-
-    A trial that ends early counts as a failed run.
-    """
+    """Time the baseline and the settings in live processes, block by block. One that ends early is a failed run."""
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()

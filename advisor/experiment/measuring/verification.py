@@ -226,10 +226,6 @@ class Checked:
     pairs: int
     seconds: float
 
-    def reaches(self, least: float) -> bool:
-        """Whether the speed-up may be ``least`` or more: only a whole interval below it says no."""
-        return self.ci_high >= least
-
 
 def check(
     runner: Runner, request: Request, path: str, catalog: Catalog, say: Callable[[str], None], *, started: float

@@ -89,10 +89,7 @@ class Journal:
         return str(self.path.with_suffix("") / f"{safe}.log")
 
     def record(self, event: Event) -> str:
-        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache.
-
-        Returns why it could not be written, once; from then on nothing is.
-        """
+        """Append an event, with the time in seconds since 1970. Returns why it could not be written, once."""
         if isinstance(event, _UNRECORDED):
             return ""
         at = round(time.time(), 3)
@@ -128,21 +125,16 @@ def _unwritable(folder: Path, reason: str | None) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class PastSession:
-    """A session read back: its request and its events, as far as they were written.
-
-    ``damage``: a sentence on lines that could not be read, which is the first event too; empty where all could.
-    ``config_fingerprint`` stands for the config, which is not recorded. ``withheld_arguments`` names the target's
-    arguments that were not recorded, because they look like secrets.
-    """
+    """A session read back: its request and its events, as far as they were written."""
 
     session_id: str
     path: Path
     started: datetime
     request: Request
     events: tuple[Event, ...]
-    damage: str = ""
-    config_fingerprint: str = ""
-    withheld_arguments: tuple[str, ...] = ()
+    damage: str = ""  # a sentence on lines that could not be read, which is the first event too
+    config_fingerprint: str = ""  # in place of the config, which is not recorded
+    withheld_arguments: tuple[str, ...] = ()  # names of arguments that look like secrets
 
     def check_arguments(self) -> None:
         """Raise UsageError where the target's arguments are not all known."""
@@ -221,17 +213,14 @@ def _free_path(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The first line of a journal: the request, without its config and without arguments that look like secrets.
-
-    Older journals have the ``config`` itself.
-    """
+    """The first line of a journal: the request, without its config and without arguments that look like secrets."""
 
     request: Request
     schema: int = SCHEMA
     started: float = field(default_factory=time.time)
     config_fingerprint: str = ""
     withheld_arguments: tuple[str, ...] = ()
-    config: Any = None
+    config: Any = None  # of older journals
 
 
 def fingerprint_of(config: Any) -> str:

@@ -23,13 +23,11 @@ from advisor.source.prints import changed_sources
 
 # The options that make the workload, as the command line has them, by the field of the target that holds each.
 _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size", "input_shape": "--input"}
+_NOT_THE_SAME = "Undo that, or leave --resume out to measure anew."
 
 
 def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> Request:
-    """The request for resuming a session. The config is read again, unless this command line named one.
-
-    Raises UsageError where the workload has changed since it was measured, or a file of it is gone.
-    """
+    """The request for resuming; its config is read again unless given. Raises UsageError where anything has changed."""
     if not config_given and past.config_fingerprint and (path := request.config_path) is not None:
         from advisor.files.config_file import read_config  # late: YAML takes long to load
 
@@ -38,10 +36,7 @@ def taken_up_request(request: Request, past: PastSession, *, config_given: bool 
     if state.facts is None or state.baseline is None:
         return request  # nothing was measured that could be mixed with something else
     if changed := "; ".join(_changes(request, past, state.facts)):
-        raise UsageError(
-            f"the session {past.session_id} measured something else: {changed}.",
-            "Undo that, or leave --resume out to measure anew.",
-        )
+        raise UsageError(f"the session {past.session_id} measured something else: {changed}.", _NOT_THE_SAME)
     return request
 
 
@@ -56,9 +51,7 @@ def check_same_machine(before: Facts, now: Facts) -> None:
     }
     changes = [f"the {name} is {new}, and was {old}" for name, (old, new) in pairs.items() if old != new]
     if changes:
-        raise UsageError(
-            f"the session measured something else: {'; '.join(changes)}.", "Measure anew: leave --resume out."
-        )
+        raise UsageError(f"the session measured something else: {'; '.join(changes)}.", _NOT_THE_SAME)
 
 
 def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]:
@@ -152,18 +145,10 @@ HINTS_FILE = "hints.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
-    """``settings`` of the last confirmed stack, and the wall seconds of a trial that compiled; None when none did."""
+class _Hints:
+    """The file: the settings of the last confirmed stack, by workload."""
 
-    settings: dict[str, Value] = field(default_factory=dict)
-    compile_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _HintsFile:
-    """The file: hints by workload."""
-
-    workloads: dict[str, Hints] = field(default_factory=dict)
+    workloads: dict[str, dict[str, Value]] = field(default_factory=dict)
 
 
 def workload_name(target: TargetSpec, facts: Facts) -> str:
@@ -173,13 +158,12 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
     return printable(" | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", ""))))
 
 
-def hints_for(name: str) -> Hints:
+def hints_for(name: str) -> dict[str, Value]:
     """The hints for a workload; empty when there are none."""
-    return read_record(HINTS_FILE, _HintsFile()).workloads.get(name, Hints())
+    return read_record(HINTS_FILE, _Hints()).workloads.get(name, {})
 
 
-def save_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
-    """Replace the hints with this session's. The compile time stays until another is measured."""
-    workloads = read_record(HINTS_FILE, _HintsFile()).workloads
-    compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
-    write_record(HINTS_FILE, _HintsFile({**workloads, name: Hints(dict(settings), compile_s)}))
+def save_hints(name: str, settings: Mapping[str, Value]) -> None:
+    """Replace the hints for a workload with this session's."""
+    workloads = read_record(HINTS_FILE, _Hints()).workloads
+    write_record(HINTS_FILE, _Hints({**workloads, name: dict(settings)}))

@@ -1,27 +1,47 @@
 """Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks.
 
-The loop of ``search.py`` with moves of its own: strategies, then options of the best, then the whole batch on each GPU.
+The loop of ``search.py`` with knowledge, moves and trials of its own: strategies, then options of the best, then the
+whole batch on each GPU. Settings are those that a trial adds to the one-GPU stack; without any it is one GPU. With a
+batch size among them each GPU gets the whole batch of one GPU (weak scaling), which is another training and never the
+stack.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from advisor.experiment import events, policy
 from advisor.experiment.consent import Consent
-from advisor.experiment.known import Evidence, Kind, Move
+from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.turns import in_turn
-from advisor.experiment.scaling.results import BATCH, NOT_TRIED, PRIOR, Scaling, name_of, strategy_of
+from advisor.experiment.plan import Plan
+from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.search import Trials, search
+from advisor.experiment.stacks import GRAPH
+from advisor.figures.formatting import format_percent
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.judging.judge import BASELINE, Judge
+from advisor.judging.numerics import LOSSES, differences
+from advisor.judging.runs import rates
 from advisor.recipe import MODES_WITH_GRAPHS, NOT_COMPILED, PARALLEL, SINGLE, STRATEGY, why_not_sharded
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, TrialResult, Value, World
+from advisor.records import Candidate, Mode, Numerics, Outcome, TrialResult, Value, World, text_of
 from advisor.records.trials import UNUSED_PARAMETERS
 
+BATCH, _UNUSED = "data.batch_size", "parallel.find_unused_parameters"
+NOT_TRIED = TrialResult(Outcome.SKIPPED, "not tried")
+# Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
+PRIOR = 0.015
+# Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
+# float32 and 1e-2 in bfloat16.
+_SAME_LOSSES = 0.03
+# Exposed communication from which on a step is bound by it. Share of the step.
+_BOUND_BY_COMMUNICATION = 0.2
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0
 _NO_TIME = "no time was left: raise --budget"
@@ -33,7 +53,143 @@ _MEETING_S = 120.0
 _MOST_RUNS = 3
 # Trials of turns. A count.
 _IN_TURN = 4
-_GRAPH, _UNUSED = "step.cuda_graph", "parallel.find_unused_parameters"
+
+
+def strategy_of(settings: Settings) -> str:
+    """The kind of parallelism: ``ddp``, ``fully_shard`` or ``single``."""
+    return str(settings.get(STRATEGY, SINGLE))
+
+
+def name_of(settings: Settings) -> str:
+    """The settings as a person reads them: ``ddp, bucket_cap_mb: 100``."""
+    if not settings:
+        return "one GPU"
+    others = settings.without(STRATEGY).without(BATCH).items()
+    options = [f"{key.removeprefix('parallel.')}: {text_of(value)}" for key, value in others]
+    weak = ["whole batch on each GPU"] if BATCH in settings else []
+    return ", ".join([strategy_of(settings), *options, *weak])
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The knowledge of the search on several GPUs."""
+
+    plan: Plan  # with the facts on several GPUs, and their strategies and options
+    judge: Judge  # its baseline is the first run of one GPU
+    carried: Settings = field(default_factory=Settings)  # the one-GPU stack in every trial
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of it, what several ranks cannot have, and why
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+    same_losses: bool = True  # as one GPU's: steps depend on no chance, nor on the samples beside one
+
+    # --- evidence -------------------------------------------------------------------------------------------------
+
+    def after(self, move: Move, evidence: Evidence | None) -> Scaling:
+        """The knowledge after a move."""
+        return replace(self, judge=evidence.added_to(self.judge, move.settings)) if evidence else self
+
+    @property
+    def tried(self) -> list[Settings]:
+        """All settings that were tried, one GPU first, also those that failed."""
+        return [BASELINE, *(settings for settings in self.judge.runs if settings)]
+
+    def measured(self, settings: Settings) -> tuple[TrialResult, ...]:
+        """Its runs that produced timings; none where one GPU has none, since nothing can be compared then."""
+        return self.judge.measured_runs(settings) if self.judge.baseline.measured else ()
+
+    def loss_difference(self, settings: Settings) -> float | None:
+        """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""
+        ours, theirs = self.measured(settings), self.measured(BASELINE)
+        if not (ours and theirs) or BATCH in settings:
+            return None
+        return max(differences(LOSSES, ours[0], theirs[0]), default=None)
+
+    def why_unusable(self, settings: Settings) -> str:
+        """The reason that settings may not be the stack; empty where they may."""
+        if reason := self.plan.consent.why_not(settings.without(BATCH)):
+            return reason
+        difference = self.loss_difference(settings)
+        recipes = self.judge.catalog.in_order(settings)
+        changed = [recipe.numerics_of(value, Mode.TRAIN) for recipe, value in recipes if value != recipe.default]
+        if self.same_losses and Numerics.CHANGED not in changed and (difference or 0.0) > _SAME_LOSSES:
+            return f"its first losses differ from one GPU's by {format_percent(difference)}"
+        return ""
+
+    @cached_property
+    def usable(self) -> list[Settings]:
+        """The measured settings that may be the stack, all at the same global batch."""
+        several = (settings for settings in self.tried if settings and BATCH not in settings)
+        return [settings for settings in several if self.measured(settings) and not self.why_unusable(settings)]
+
+    @cached_property
+    def stack(self) -> Settings:
+        """The best usable settings; of equal ones within the noise, those found first."""
+        best = BASELINE
+        for settings in self.usable:
+            if self.judge.compare(settings, best).ci_low > 1:
+                best = settings
+        return best
+
+    @property
+    def leading(self) -> Settings:
+        """The fastest usable settings over several GPUs, even if one GPU is as fast; empty before any has run."""
+        return self.stack or max(self.usable, key=lambda one: self.judge.compare(one).speedup, default=BASELINE)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the stack was timed in turn with one GPU."""
+        return bool(self.stack) and self.judge.took_turns(self.stack)
+
+    # --- the record -----------------------------------------------------------------------------------------------
+
+    def record(self) -> ScalingRecord:
+        """All of it, as the session reports it."""
+        best, evidence = self.row_of(self.stack), ""
+        share = best.exposed_share if self.stack else None
+        if share is not None and share >= _BOUND_BY_COMMUNICATION:
+            evidence = f"communication: for {format_percent(share)} of the step of {best.name} only NCCL kernels run"
+        return ScalingRecord(
+            gpus=self.plan.facts.gpus,
+            device_type=self.plan.facts.workload.device_type,
+            carried=dict(self.carried),
+            left_out=dict(self.left_out),
+            rows=tuple(map(self.row_of, self.tried)),
+            best=best.name if self.stack else "",
+            settings=dict(self.stack),
+            passed_over=dict(self.passed_over),
+            confirmed=self.confirmed,
+            evidence=evidence,  # of the bottleneck of the best settings; empty where nothing stands out
+            machines=self.plan.request.machines,
+        )
+
+    def row_of(self, settings: Settings) -> ScalingRow:
+        """One row: what was found under these settings."""
+        gpus = self.plan.facts.gpus if settings else 1
+        row = ScalingRow(name_of(settings), dict(settings), gpus, BATCH in settings)
+        if not (runs := self.measured(settings)):
+            failed = self.judge.runs.get(settings, (NOT_TRIED,)) if settings else (self.judge.baseline,)
+            return replace(row, reason=failed[-1].reason)
+        found, comparison = runs[0].ranks, self.judge.compare(settings)
+        assert found is not None, "it ran over ranks"
+        return replace(
+            row,
+            reason=self.why_unusable(settings),
+            global_batch=found.global_batch,
+            batch_per_gpu=found.batch_per_rank,
+            step_ms=median(block.step_ms for run in runs for block in run.blocks),
+            samples_per_s=median(median(rates(run.blocks)) for run in runs),
+            speedup=comparison.speedup,
+            ci_low=comparison.ci_low,
+            ci_high=comparison.ci_high,
+            exposed_ms=found.exposed_ms,
+            straggler_share=found.straggler_share,
+            peak_reserved_bytes=found.peak_reserved_bytes,
+            rank_ms=found.alone_ms,
+            loss_difference=self.loss_difference(settings) if settings else None,
+            runs=len(runs),
+        )
+
+
+# --- the start ------------------------------------------------------------------------------------------------
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
@@ -54,34 +210,30 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
     return carried, left_out
 
 
-def knowledge_before(
-    bench: Bench, one_gpu: Settings, facts: Facts, gpus: int, consent: Consent, *, random: bool
-) -> Scaling:
-    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates.
-
-    ``random``: the steps draw random numbers.
-    """
-    catalog, request = bench.catalog, bench.request
-    carried, left_out = carried_over(catalog, one_gpu)
+def knowledge_before(known: Known, gpus: int) -> Scaling:
+    """The knowledge before the first trial: the settings carried over from one GPU, and the candidates."""
+    plan, facts = known.plan, known.plan.facts
+    catalog, only = plan.catalog, plan.request.only
+    carried, left_out = carried_over(catalog, known.found)
     current = {**facts.workload.current, **carried}
     facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
-    proposals = catalog.propose(facts, only=request.only, skip=request.skip)
+    proposals = catalog.propose(facts, only=only, skip=plan.request.skip)
     parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL) or recipe.over_ranks]
-    asked_for = [recipe for recipe in parallel if not request.only or recipe in request.only]
+    asked_for = [recipe for recipe in parallel if not only or recipe in only]
     passed_over = {catalog[one].key: why for one, why in proposals.skipped.items() if one in asked_for}
     if reason := why_not_sharded(facts):
         passed_over["fully_shard"] = reason
+    candidates = tuple(one for one in proposals.candidates if one.recipe in parallel)
+    # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
+    varies = facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes
     return Scaling(
-        consent=consent,
-        judge=Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
-        facts=facts,
-        candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
-        carried=carried,
-        left_out=left_out,
-        passed_over=passed_over,
-        # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
-        same_losses=not (random or facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes),
-        machines=request.machines,
+        # Scores are taken on one GPU.
+        replace(plan, facts=facts, candidates=candidates, consent=replace(plan.consent, by_score=False)),
+        Judge(catalog, Mode.TRAIN, NOT_TRIED, prior=PRIOR),
+        carried,
+        left_out,
+        passed_over,
+        same_losses=not (known.judge.spread.random or varies),
     )
 
 
@@ -99,19 +251,10 @@ def _move(gain: float, settings: Settings, kind: Kind = Kind.ADD) -> Move:
     return Move(kind, settings, gain, name_of(settings))
 
 
-def leading(known: Scaling) -> Settings:
-    """The fastest usable settings over several GPUs, even if one GPU is as fast; empty before any has run."""
-    if known.stack:
-        return known.stack
-    compared = {one: known.compare(one) for one in known.tried if one and BATCH not in one}
-    rates = {one: ratio.speedup for one, ratio in compared.items() if ratio and not known.why_unusable(one)}
-    return max(rates, key=lambda one: rates[one], default=BASELINE)
-
-
 def _strategies(known: Scaling) -> Iterator[Move]:
     """Moves that measure each strategy. One that failed is tried again in a changed form."""
-    for candidate in known.candidates:
-        if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
+    for candidate in known.plan.candidates:
+        if candidate.key != STRATEGY or known.plan.consent.rejects(candidate.recipe):
             continue
         settings = _fitting(known, Settings(candidate.settings))
         while settings in known.tried and not known.measured(settings):
@@ -121,14 +264,11 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, failed: Settings) -> Settings:
-    """A failed strategy, changed according to the reason: find unused parameters, no graph, then no compiling.
-
-    Empty where nothing is left to change.
-    """
+    """A failed strategy changed by the reason: unused parameters, no graph, not compiled. Empty if nothing is left."""
     if UNUSED_PARAMETERS in known.row_of(failed).reason and _UNUSED not in failed:
         return _fitting(known, failed.with_value(_UNUSED, True))
-    if known.carried.merged(failed).get(_GRAPH):
-        return failed.with_value(_GRAPH, False)
+    if known.carried.merged(failed).get(GRAPH):
+        return failed.with_value(GRAPH, False)
     plain = _not_compiled(known, failed)
     return plain if plain != failed else BASELINE
 
@@ -136,11 +276,11 @@ def _mended(known: Scaling, failed: Settings) -> Settings:
 def _fitting(known: Scaling, settings: Settings) -> Settings:
     """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
     for key in known.carried:
-        reason = known.judge.catalog.conflict(known.carried.merged(settings))
+        reason = known.plan.catalog.conflict(known.carried.merged(settings))
         if not reason:
             break
-        off = settings.with_value(key, known.judge.catalog.by_key(key).default)
-        if known.judge.catalog.conflict(known.carried.merged(off)) != reason:
+        off = settings.with_value(key, known.plan.catalog.by_key(key).default)
+        if known.plan.catalog.conflict(known.carried.merged(off)) != reason:
             settings = off
     return settings
 
@@ -153,31 +293,29 @@ def _not_compiled(known: Scaling, settings: Settings) -> Settings:
 
 def _options(known: Scaling) -> Iterator[Move]:
     """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
-    lead = leading(known)
+    lead = known.leading
     # Measured under this strategy, on whatever else the stack held then.
     tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
-    for candidate in known.candidates:
+    for candidate in known.plan.candidates:
         settings = lead.merged(candidate.settings)
-        fits = lead and candidate.key not in lead and not known.judge.catalog.conflict(known.carried.merged(settings))
-        if fits and (candidate.key, candidate.value) not in tried and not known.consent.rejects(candidate.recipe):
+        fits = lead and candidate.key not in lead and not known.plan.catalog.conflict(known.carried.merged(settings))
+        if fits and (candidate.key, candidate.value) not in tried and not known.plan.consent.rejects(candidate.recipe):
             yield _move(_expected(known, candidate, lead), settings)
 
 
 def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
     """The expected gain of a candidate; at least the value of one more figure in the report."""
     joined = known.carried.merged(beside)
-    gain = known.judge.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+    gain = known.plan.catalog.expected_gain(candidate.recipe, known.plan.facts, candidate.value, joined)
     return max(gain, policy.INFORMATION)
 
 
 def _again(known: Scaling) -> Iterator[Move]:
     """Run settings again that seem better than the stack while the interval leaves it open."""
-    for settings in known.tried:
-        comparison = known.compare(settings, known.stack)
-        if comparison is None or settings in (BASELINE, known.stack) or BATCH in settings:
-            continue
+    for settings in known.usable:
+        comparison = known.judge.compare(settings, known.stack)
         is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
-        if is_open and comparison.speedup > policy.LEAST_GAIN and not known.why_unusable(settings):
+        if settings != known.stack and is_open and comparison.speedup > policy.LEAST_GAIN:
             yield _move(min(comparison.speedup, policy.SMALL_GAIN), settings)
 
 
@@ -187,16 +325,16 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
     Compiling may hide the gradients' way worse than it computes faster. The whole batch on each GPU is how many people
     use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
     """
-    lead = leading(known)
+    lead = known.leading
     if not lead:
         return
     plain = _not_compiled(known, lead)
-    if plain not in known.tried and not known.carried.merged(lead).get(_GRAPH):
+    if plain not in known.tried and not known.carried.merged(lead).get(GRAPH):
         yield _move(policy.NOT_COMPILED, plain)
     weak = any(BATCH in one and strategy_of(one) == strategy_of(lead) for one in known.tried)
-    if not weak and known.judge.catalog.propose(known.facts, only=(BATCH_SIZE,)).candidates:
-        own = known.carried.get(BATCH) or known.facts.workload.batch_size
-        yield _move(policy.PROOF, lead.with_value(BATCH, int(own or 1) * known.facts.gpus))
+    if not weak and known.plan.catalog.propose(known.plan.facts, only=(BATCH_SIZE,)).candidates:
+        own = known.carried.get(BATCH) or known.plan.facts.workload.batch_size
+        yield _move(policy.PROOF, lead.with_value(BATCH, int(own or 1) * known.plan.facts.gpus))
     if known.stack and not known.confirmed:
         yield _move(policy.PROOF, known.stack, Kind.TURNS)
 
@@ -205,11 +343,7 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
 
 
 class RankSearch(Trials[Scaling]):
-    """Implements ``search.Trials`` with trials over ranks, which torchrun starts.
-
-    ``known`` is what is known before; ``one_gpu`` the stack as one GPU has it, whole. ``consented`` adds the decisions
-    that were taken meanwhile.
-    """
+    """Implements ``search.Trials`` over ranks, from ``known``; ``one_gpu`` is the whole stack, as one GPU has it."""
 
     def __init__(
         self, bench: Bench, known: Scaling, one_gpu: Settings, consented: Callable[[Consent], Consent]
@@ -221,10 +355,7 @@ class RankSearch(Trials[Scaling]):
         self._walls: list[float] = []
 
     def run(self) -> Scaling:
-        """Search, and return what is known at the end. Raises SessionCancelledError when the person ends the session.
-
-        One GPU runs first, on torchrun as all others: without it there is nothing to compare with.
-        """
+        """Search after a run of one GPU, on torchrun as all others. Raises SessionCancelledError."""
         judge = replace(self._before.judge, baseline=self._run(BASELINE))
         known = search(self.publish(replace(self._before, judge=judge)), self, moves)
         if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:
@@ -242,7 +373,7 @@ class RankSearch(Trials[Scaling]):
         """Post the record, and return the knowledge with the person's decisions."""
         self.bench.emit(events.ScalingMeasured(known.record()))
         self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
-        return replace(known, consent=self._consented(known.consent))
+        return replace(known, plan=replace(known.plan, consent=self._consented(known.plan.consent)))
 
     def cost_s(self, move: Move, known: Scaling) -> float:
         """The seconds that a move is expected to take."""
@@ -261,8 +392,9 @@ class RankSearch(Trials[Scaling]):
         spec = self.bench.spec(before.row_of(settings).trial, stack.merged(settings))
         limit_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s) + (_MEETING_S if request.machines > 1 else 0.0)
         world = World(1)
-        if strategy_of(settings) != SINGLE:
-            world = World(before.facts.gpus // request.machines, options=request.launch, machines=request.machines)
+        if settings:
+            ranks = before.plan.facts.gpus // request.machines
+            world = World(ranks, options=request.launch, machines=request.machines)
         result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, limit_s)))
         if result.wall_s is not None and result.measured:
             self._walls.append(result.wall_s)
