@@ -1,7 +1,5 @@
 """The places in the user's files where settings are written: calls that were seen, and the statements around them."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """The contract of an adapter, the adapters that there are, and what they share: options, shapes, unknown names."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import pkgutil

@@ -3,8 +3,6 @@
 Shapes come from the configuration.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -3,8 +3,6 @@
 ``hf:NAME -- generate=64`` measures ``model.generate``.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """torchvision's models: shapes from the metadata of their weights, nothing is downloaded."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from dataclasses import replace

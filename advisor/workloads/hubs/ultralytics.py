@@ -1,7 +1,5 @@
 """Ultralytics: a YOLO's network with its own loss, on random images with labels of its task."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
