@@ -63,8 +63,6 @@ def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]
                 yield place, Finding(each.recipe, "", 0, "", what, advice, each.value.replace("{}", text))
 
 
-# --- what makes the host wait ---------------------------------------------------------------------------------
-
 _LOGS = frozenset({"info", "warning", "error", "write"})
 
 
@@ -100,9 +98,6 @@ def _makes_text(name: str) -> bool:
     return name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower())
 
 
-# --- memory ---------------------------------------------------------------------------------------------------
-
-
 @rule("empty_cache", ast.Call, value="every_step", on_gpu=True, in_training=True)
 def cache_emptied(program: Program, call: ast.Call) -> Match:
     """torch.cuda.empty_cache() at every step gives back memory that the next step asks for again: leave it out of the
@@ -111,6 +106,10 @@ def cache_emptied(program: Program, call: ast.Call) -> Match:
         return False
     loop = program.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
     return program.every_step(call) or (loop is not None and not program.is_conditional(call, loop))
+
+
+# What empties a list, or takes a loss out of its graph.
+_ENDS = frozenset({"detach", "detach_", "data", "clear", "pop", "popleft"})
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
@@ -135,18 +134,12 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
         return None
     # What is begun anew or emptied in the step does not grow; nor does what holds losses without a graph.
     for other in ast.walk(region):
-        changed = program.names_in(*_targets(other)) if other is not node else set()
-        ends = {"detach", "detach_", "data", "clear", "pop", "popleft"} & _words(other)
-        if (isinstance(other, ast.Assign) and name in changed) or (
-            isinstance(other, ast.Delete | ast.Expr | ast.Assign) and ends and program.names_in(other) & {name, *losses}
-        ):
-            return None
-        if isinstance(other, ast.Delete | ast.Assign) and other is not node and name in program.names_in(other):
-            return None
+        if other is not node and isinstance(other, ast.Delete | ast.Expr | ast.Assign):
+            names = program.names_in(other)
+            ends = _ENDS & _words(other) if names & {name, *losses} else set()
+            if ends or (name in names and not isinstance(other, ast.Expr)):
+                return None
     return ast.unparse(node)
-
-
-# --- gradients ------------------------------------------------------------------------------------------------
 
 
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
@@ -159,8 +152,6 @@ def zeros_asked_for(program: Program, call: ast.Call) -> Match:
             return True
     return False
 
-
-# --- validation -----------------------------------------------------------------------------------------------
 
 # Contexts and decorators that are known not to switch gradients off; any other may.
 _HARMLESS = frozenset(
@@ -220,8 +211,6 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
     return found
 
 
-# --- models ---------------------------------------------------------------------------------------------------
-
 _TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})
 
 
@@ -243,9 +232,6 @@ def _is_product(program: Program, node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
 
 
-# --- small questions ------------------------------------------------------------------------------------------
-
-
 def _last(program: Program, node: ast.AST) -> str:
     return (program.called(node) if isinstance(node, ast.Call) else program.name(node)).rpartition(".")[2]
 
@@ -254,9 +240,3 @@ def _words(node: ast.AST) -> set[str]:
     """The names in a node, and those of its attributes and methods."""
     attributes = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
     return attributes | {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []

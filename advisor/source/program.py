@@ -52,8 +52,6 @@ class Program:
         ends = ((node.lineno, part[-1]) for node in skipping for part in (node.body, node.orelse) if part)
         self._skips = sorted(line for line, end in ends if isinstance(end, _SKIPS))
 
-    # --- names -------------------------------------------------------------------------------------------------
-
     def name(self, node: ast.AST) -> str:
         """A dotted name with imports resolved (``F.relu`` is ``torch.nn.functional.relu``), empty for other nodes."""
         parts: list[str] = []
@@ -105,8 +103,6 @@ class Program:
             each.sort(key=itemgetter(0))
         return found
 
-    # --- where a node stands -----------------------------------------------------------------------------------
-
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Each ancestor with its child on the way to the node, from the inside out."""
         while (parent := self.parents.get(node)) is not None:
@@ -144,8 +140,6 @@ class Program:
         lines = [one.lineno for one in self.steps.get(region, [])] or [getattr(region, "lineno", 0)]
         last = max((line for line in lines if line <= node.lineno), default=node.lineno)
         return bisect_right(self._skips, last) == bisect_right(self._skips, node.lineno - 1)
-
-    # --- what the module holds ---------------------------------------------------------------------------------
 
     def _steps(self) -> dict[ast.AST, list[ast.Call]]:
         """Backward passes by the loop that runs once for each, or by the function that a loop calls for each.

@@ -95,9 +95,6 @@ def target_file(target: str, directory: str) -> Path | None:
     return None
 
 
-# --- the measured loop ----------------------------------------------------------------------------------------
-
-
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """The findings that concern the measured loop and cost time on its device."""
     left_out = frozenset() if facts.on_cuda else ON_GPU_ONLY

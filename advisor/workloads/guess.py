@@ -147,10 +147,8 @@ def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
     tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
 
     def make(size: int) -> Any:
-        made = (
-            whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model) for _ in range(count)
-        )
-        return next(made) if count == 1 else tuple(made)
+        made = whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model)
+        return made if count == 1 else tuple(made.clone() for _ in range(count))
 
     return make
 
@@ -177,14 +175,8 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> L
 momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
-# --- the size of a batch ----------------------------------------------------------------------------------------------
-
-
 def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec) -> tuple[int, list[str]]:
-    """Choose the batch size: from ``--batch-size`` or ``--input``, else as large as the machine can compute quickly.
-
-    Returns it with the notes on the choice: none if the person made it.
-    """
+    """Choose the batch size, with a note: as large as the machine can compute quickly, unless the person says it."""
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.usual_size
     if wanted is not None:
         return wanted, []

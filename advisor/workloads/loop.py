@@ -153,11 +153,9 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
 
 def _are_batches(data: list[Any]) -> bool:
     """Whether the elements of a list are batches: several tuples, mappings or objects with tensors, or many tensors."""
-    if next(tensors_of(data), None) is None:
-        return len(data) > 0 and bool(attributes_with_tensors(data[0]))
     tensors = all(isinstance(part, torch.Tensor) for part in data)
     parts = all(isinstance(part, tuple | Mapping) for part in data) or bool(attributes_with_tensors(data[0]))
-    return len(data) > _PARTS if tensors else parts
+    return next(tensors_of(data), None) is not None and (len(data) > _PARTS if tensors else parts)
 
 
 def _read_ahead(iterator: Iterator[Any]) -> list[Any]:

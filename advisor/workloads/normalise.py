@@ -1,7 +1,4 @@
-"""From any of the shapes that ``build()`` may return to a ``Loop``.
-
-Parts are told apart by their kinds, in any order and under the usual names.
-"""
+"""From any of the shapes that ``build()`` may return to a ``Loop``: parts are told apart by kinds and usual names."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -101,8 +101,7 @@ def places_of_made(
 def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
     """The call of a function whose name ends like this, where the files have one such call."""
     nodes = ((file, node) for file in files for node in ast.walk(trees.tree_of_file(file)))
-    calls = ((file, node) for file, node in nodes if isinstance(node, ast.Call))
-    found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
+    found = [one for one in nodes if isinstance(one[1], ast.Call) and ast.unparse(one[1].func).endswith(name)]
     if len(found) == 1:
         yield _at(kind, *found[0])
 

@@ -29,7 +29,7 @@ class Torchvision(Adapter):
     prefix = package = "torchvision"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
-        models = self.imported(".models")
+        models: Any = self.imported().models
         try:
             build = models.get_model_builder(name)
         except ValueError:
@@ -72,10 +72,7 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
 
 def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
-    """Images of the ``given`` shape, or of the size that the model's own transform produces, with a few boxes each.
-
-    Masks and key points come with them where the model has heads for those.
-    """
+    """Images, of the size that the model's own transform makes if none is given, with what its heads train on."""
     own = getattr(model.transform, "fixed_size", None) or [max(getattr(model.transform, "min_size", (800,)))] * 2
     shape = given or (3, *own[::-1])
     height, width = shape[-2:]

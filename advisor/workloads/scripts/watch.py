@@ -45,17 +45,14 @@ class NoLoopError(Exception):
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast.
-
-    ``trains`` is whether the module was in training mode.
-    """
+    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     autocast: str
     gradients: str = "grad"
-    trains: bool = True
+    trains: bool = True  # it was in training mode
 
     @property
     def current(self) -> dict[str, Any]:
@@ -183,8 +180,7 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
-                (torch.multiprocessing, "start_processes", self._on_spawn),
-                # A module, not the function spawn().
+                # Of a module, not of the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
             )
             stack.enter_context(patched(*wrappers))
