@@ -145,12 +145,8 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
 def zeros_asked_for(program: Program, call: ast.Call) -> Match:
     """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() as it is, which drops them."""
-    match call:
-        case ast.Call(func=ast.Attribute(attr="zero_grad"), args=[ast.Constant(value=False)]):
-            return True
-        case ast.Call(func=ast.Attribute(attr="zero_grad"), keywords=[ast.keyword(value=ast.Constant(value=False))]):
-            return True
-    return False
+    given = [getattr(one, "value", None) for one in (*call.args, *(one.value for one in call.keywords))]
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad" and given == [False]
 
 
 # Contexts and decorators that are known not to switch gradients off; any other may.

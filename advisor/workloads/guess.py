@@ -1,8 +1,7 @@
 """Made-up batches for a model that came without data: their inputs, their labels, and their size.
 
-Inputs are made by ``--input``, the model's example input or its first layers. A batch is as large as the machine steps
-through in well under a second. That estimate counts floating-point operations on tensors without contents: it computes
-nothing and needs no clock, so every trial of a session comes to the same batch.
+A batch is as large as the machine steps through in well under a second. That estimate counts floating-point operations
+on tensors without contents: it needs no clock, so every trial of a session comes to the same batch.
 """
 
 import copy
@@ -24,17 +23,13 @@ from advisor.step.loss import main_output
 from advisor.workloads.hubs.contract import present
 from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 
-# Largest batch by default: samples.
-LARGEST_BATCH = 32
-# Longest step that a batch is made for: seconds.
-_STEP_S = 0.3
+LARGEST_BATCH = 32  # samples, by default
+_STEP_S = 0.3  # the longest step that a batch is made for: seconds
 # Rate of a training step in float32: FLOP/s of one core that others use as well. More than these add little.
 _CORE_FLOPS_PER_S = 12e9
 _MOST_CORES = 16
-# Work of one step on a GPU: FLOP. A data-centre GPU does it in 20 to 200 ms.
-_GPU_STEP_FLOPS = 4e12
-# A training step does the forward pass, and twice as much in the backward pass.
-_TRAIN_PASSES = 3
+_GPU_STEP_FLOPS = 4e12  # work of one step on a GPU: FLOP; a data-centre GPU does it in 20 to 200 ms
+_TRAIN_PASSES = 3  # a backward pass is twice the work of a forward pass
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
 _PATCH = 3 * 16 * 16  # numbers of a patch of an image
@@ -62,8 +57,7 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
 def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Loop:
     """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
-    The labels are a class per sample, or per pixel or position if the output has a score for each. Batches of inputs
-    alone for other outputs.
+    The labels are a class per sample, or per pixel or position if the output has a score for each; else there are none.
     """
     try:
         scores = main_output(output)

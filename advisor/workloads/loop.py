@@ -23,8 +23,7 @@ from advisor.workloads.workload import Workload
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32
-# Bytes of such batches that are kept at most.
-_MOST_KEPT_BYTES = 2**30
+_MOST_KEPT_BYTES = 2**30  # of such batches
 # The most tensors of a list that are the parts of one batch. A count; inputs, targets and weights, or a triplet.
 _PARTS = 4
 
@@ -180,12 +179,10 @@ def batch_size_of(batch: Any) -> int | None:
 def resize_batch(batch: Any, size: int) -> Any:
     """A batch of ``size`` samples: every tensor whose first dimension is the batch size is repeated or cut.
 
-    Raises ValueError when no dimension of its tensors is sure to count samples, or ``size`` is not positive.
+    Raises ValueError when no dimension of its tensors is sure to count samples.
     """
     if problem := resizing_problem(batch):
         raise ValueError(problem)
-    if size < 1:
-        raise ValueError(f"a batch cannot have {size} samples")
     present = batch_size_of(batch) or 1
 
     def resized(tensor: torch.Tensor) -> torch.Tensor:

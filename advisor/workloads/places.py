@@ -47,9 +47,6 @@ def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Plac
     return Place(kind, file, first.lineno, len(before[0]), end.end_lineno, len(before[1]), **more)
 
 
-# --- where the parts are made ---------------------------------------------------------------------------------------
-
-
 class BuildWatch:
     """Notes the calls that make optimizers and loaders while a function runs, and the function's names at its end."""
 
@@ -145,9 +142,6 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
             return trees.name_called(call) not in _NO_CHANGES
     return False
-
-
-# --- the loop and its step ------------------------------------------------------------------------------------------
 
 
 def places_of_call(calls: Sequence[Where]) -> Iterator[Place]:

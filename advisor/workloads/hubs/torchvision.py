@@ -15,12 +15,10 @@ from advisor.workloads.loop import Loop
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
-# Boxes in each made-up image.
-_BOXES = 4
+_BOXES = 4  # in each made-up image
 # Size of an image pair for optical flow: the crop that RAFT is trained on; on a CPU the smallest that it takes.
 _FLOW_SIZE, _SMALL_FLOW_SIZE = (368, 496), (128, 128)
-# Weight of an iteration's flow relative to the next one's, as in RAFT's training.
-_FLOW_DECAY = 0.8
+_FLOW_DECAY = 0.8  # weight of an iteration's flow relative to the next one's, as in RAFT's training
 
 
 class Torchvision(Adapter):

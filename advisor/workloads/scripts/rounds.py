@@ -55,8 +55,9 @@ class ScriptStep:
         self._place = loop.place if loop else next(f"{where.file}:{where.line}" for where in users)
         self.script, self.loop, self._optimizers = seen.script, loop, seen.optimizers
         self.casts = seen.casts  # the type that the script's own autocast casts to within the step
-        numbers = GivenBatches(itertools.count, "the script's own loop")
-        self.batches = numbers if seen.loader is None else seen.loader  # what feeds it
+        self.batches = seen.loader  # what feeds it: the loader, or numbers
+        if self.batches is None:
+            self.batches = GivenBatches(itertools.count, "the script's own loop")
         self._pause = seen.pause or Pause()  # else the script has ended after its only round
         self._iterators = seen.iterators
         self._anew: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

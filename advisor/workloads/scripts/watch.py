@@ -33,10 +33,8 @@ _MOST_CALLS = 64
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
-# An optimizer that makes more rounds than this in one update is all of a training.
-_MOST_ROUNDS = 1000
-# A process that is killed ends within this. Seconds.
-_GRACE_S = 5.0
+_MOST_ROUNDS = 1000  # an optimizer that makes more of them in one update is all of a training
+_GRACE_S = 5.0  # within which a process ends that is killed: seconds
 
 
 class NoLoopError(Exception):
@@ -203,8 +201,6 @@ class Watch:
         self.seen.pause, self._is_on = Pause(event, at), False
         return self.seen.script.pause()
 
-    # --- modules --------------------------------------------------------------------------------------------------
-
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._is_ours():
             if (casts := autocast()) != "none":
@@ -253,8 +249,6 @@ class Watch:
             self._leave("backward", None if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
         return result
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
         """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
         with without_workers(loader):
@@ -283,8 +277,6 @@ class Watch:
             self.seen.reads.update(lines_up(sys._getframe(1)))
             self.seen.loader, self.seen.batch = loader, given
         return batch
-
-    # --- updates --------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self.seen.script.pid:
@@ -338,8 +330,6 @@ class Watch:
     def _on_clip_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.changes_gradients = True
         return function(*args, **kwargs)
-
-    # --- processes ------------------------------------------------------------------------------------------------
 
     def _on_new_process(self, function: Callable[..., Any], process: Any) -> None:
         self.seen.starts_processes = True
