@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.records import Finding
-from advisor.source.program import Function, Loop, Program, is_backward
+from advisor.source.program import Function, Program, is_backward
 
 # Nothing for no habit; True; the text for the braces of the docstring; or the place of the habit, and that text.
 Match = bool | str | tuple[ast.expr, str] | None
@@ -63,8 +63,6 @@ def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]
                 yield place, Finding(each.recipe, "", 0, "", what, advice, each.value.replace("{}", text))
 
 
-# --- what makes the host wait ---------------------------------------------------------------------------------
-
 _LOGS = frozenset({"info", "warning", "error", "write"})
 
 
@@ -77,7 +75,7 @@ def loss_read_on_host(program: Program, node: ast.AST) -> Match:
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
     """Whether a value is computed of a loss that has not been read already."""
-    return bool(program.names_in(value) & program.losses_at(value)) and not program.is_on_host(value)
+    return bool(program.names_in(value) & program.losses[program.scope(value)]) and not program.is_on_host(value)
 
 
 def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -100,9 +98,6 @@ def _makes_text(name: str) -> bool:
     return name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower())
 
 
-# --- memory ---------------------------------------------------------------------------------------------------
-
-
 @rule("empty_cache", ast.Call, value="every_step", on_gpu=True, in_training=True)
 def cache_emptied(program: Program, call: ast.Call) -> Match:
     """torch.cuda.empty_cache() at every step gives back memory that the next step asks for again: leave it out of the
@@ -111,6 +106,10 @@ def cache_emptied(program: Program, call: ast.Call) -> Match:
         return False
     loop = program.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
     return program.every_step(call) or (loop is not None and not program.is_conditional(call, loop))
+
+
+# What empties a list, or takes a loss out of its graph.
+_ENDS = frozenset({"detach", "detach_", "data", "clear", "pop", "popleft"})
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
@@ -129,52 +128,26 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
             return None
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
         value = value.left
-    name, losses, region = program.name(kept), program.losses_at(node), program.region(node)
+    name, losses, region = program.name(kept), program.losses[program.scope(node)], program.region(node)
     of_loss = program.name(value) in losses and _is_of_loss(program, value) and not _without_grad(program, node)
     if not name or name in losses or not of_loss or region is None:
         return None
     # What is begun anew or emptied in the step does not grow; nor does what holds losses without a graph.
     for other in ast.walk(region):
-        changed = program.names_in(*_targets(other)) if other is not node else set()
-        ends = {"detach", "detach_", "data", "clear", "pop", "popleft"} & _words(other)
-        if (isinstance(other, ast.Assign) and name in changed) or (
-            isinstance(other, ast.Delete | ast.Expr | ast.Assign) and ends and program.names_in(other) & {name, *losses}
-        ):
-            return None
-        if isinstance(other, ast.Delete | ast.Assign) and other is not node and name in program.names_in(other):
-            return None
-    return None if any("deque" in ast.unparse(made) for made in program.assigned(kept)) else ast.unparse(node)
-
-
-@rule("copied_state", ast.Call | ast.DictComp, each_step=True, in_training=True)
-def state_copied(program: Program, node: ast.AST) -> Match:
-    """the weights are copied at every step: copy them when a score is the best so far, or every so many steps."""
-    match node:
-        case ast.Call(args=[ast.Call(func=ast.Attribute(attr="state_dict")), *_]):
-            copies = program.called(node) == "copy.deepcopy"
-        case ast.DictComp(value=value, generators=[ast.comprehension(iter=iterated)]):
-            copies = "state_dict" in _words(iterated) and not _words(value).isdisjoint({"clone", "deepcopy"})
-        case _:
-            return False
-    region = program.region(node)
-    return copies and region is not None and "load_state_dict" not in _words(region)  # loaded again: it is needed
-
-
-# --- gradients ------------------------------------------------------------------------------------------------
+        if other is not node and isinstance(other, ast.Delete | ast.Expr | ast.Assign):
+            names = program.names_in(other)
+            ends = _ENDS & _words(other) if names & {name, *losses} else set()
+            if ends or (name in names and not isinstance(other, ast.Expr)):
+                return None
+    return ast.unparse(node)
 
 
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
 def zeros_asked_for(program: Program, call: ast.Call) -> Match:
     """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() as it is, which drops them."""
-    match call:
-        case ast.Call(func=ast.Attribute(attr="zero_grad"), args=[ast.Constant(value=False)]):
-            return True
-        case ast.Call(func=ast.Attribute(attr="zero_grad"), keywords=[ast.keyword(value=ast.Constant(value=False))]):
-            return True
-    return False
+    given = [getattr(one, "value", None) for one in (*call.args, *(one.value for one in call.keywords))]
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad" and given == [False]
 
-
-# --- validation -----------------------------------------------------------------------------------------------
 
 # Contexts and decorators that are known not to switch gradients off; any other may.
 _HARMLESS = frozenset(
@@ -234,37 +207,6 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
     return found
 
 
-# --- models ---------------------------------------------------------------------------------------------------
-
-_CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
-
-
-@rule("cell_loop", ast.Assign)
-def cell_in_loop(program: Program, node: ast.Assign) -> Match:
-    """a loop in Python calls a cell for each time step: nn.{} runs the whole sequence in one call."""
-    match node:
-        case ast.Assign(targets=[target], value=ast.Call(func=cell, args=[inputs, state])):
-            made = {program.called(one) if isinstance(one, ast.Call) else "" for one in program.assigned(cell)}
-        case _:
-            return None
-    loop = program.nearest(node, lambda parent: isinstance(parent, Loop))
-    if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For) or loop in program.regions:
-        return None
-    # The same only where the inputs go with the loop, and the state is what the cell returned before.
-    outputs, elsewhere = program.names_in(target), [one for other in ast.walk(loop) if other is not node
-                                                 for one in _targets(other)]  # fmt: skip
-    given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
-    of_time = given & program.names_in(loop.target) and not given & outputs
-    carried = program.names_in(state) <= outputs and not program.names_in(*elsewhere) & outputs
-    return _CELLS[made.pop()] if of_time and carried and not program.is_conditional(node, loop) else None
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
-
-
 _TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})
 
 
@@ -284,9 +226,6 @@ def _is_product(program: Program, node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return _last(program, node) in ("matmul", "bmm", "einsum", "baddbmm")
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
-
-
-# --- small questions ------------------------------------------------------------------------------------------
 
 
 def _last(program: Program, node: ast.AST) -> str:

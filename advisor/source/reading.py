@@ -1,8 +1,4 @@
-"""Reading the user's source for habits, with file and line. It is parsed, never imported and never run.
-
-What is read is the file of the target and the files given with ``--script``. A file that cannot be read is a sentence,
-never an error.
-"""
+"""Reading the files of the target and of ``--script`` for habits, with file and line. They are parsed, never run."""
 
 import ast
 import sys
@@ -93,9 +89,6 @@ def target_file(target: str, directory: str) -> Path | None:
             if all(parts) and is_file(path):
                 return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
     return None
-
-
-# --- the measured loop ----------------------------------------------------------------------------------------
 
 
 def relevant(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:

@@ -1,7 +1,4 @@
-"""From a target string to a normalised workload. Runs in the trial process only: it runs the user's code.
-
-Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError with the last frames of that code.
-"""
+"""From a target string to a normalised workload. Runs in the trial process only: it runs the user's code."""
 
 import contextlib
 import importlib
@@ -138,7 +135,7 @@ def parse_target(target: str) -> tuple[str, str]:
 
 
 def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the lines below, then run again.") -> T:
-    """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
+    """``call()``, with all that it raises, ``SystemExit`` too, as a TargetError with the last frames of that code."""
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
@@ -178,9 +175,8 @@ def message_of(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message, cut to a readable length.
 
-    Of an error of CUDA it is the first line, without the advice that follows. Of one that carries a traceback of
-    another thread, process or language, as those of PyTorch's replicas, of its compiler's processes and of TorchScript,
-    it is that one's own line.
+    Of an error of CUDA it is the first line, without the advice. Of one with a traceback of another thread, process or
+    language (PyTorch's replicas, its compiler's processes, TorchScript) it is that one's own line.
     """
     lines, name = [line.strip() for line in message_of(error).strip().splitlines()], type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):
@@ -204,11 +200,8 @@ def user_frames(error: BaseException) -> str:
 
 def _import(module: str, directory: str) -> ModuleType:
     """Import a module from the folder, or a file, which finds its neighbours. Raises TargetError."""
-    path, folders = Path(directory, module), [directory]
-    if _is_file(module):
-        path = path.resolve()
-        folders.append(str(path.parent))
-    for folder in folders:
+    path = Path(directory, module).resolve()
+    for folder in (directory, str(path.parent)) if _is_file(module) else (directory,):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     with refusing_to_train(module):

@@ -1,8 +1,7 @@
 """Made-up batches for a model that came without data: their inputs, their labels, and their size.
 
-Inputs are made by ``--input``, the model's example input or its first layers. A batch is as large as the machine steps
-through in well under a second. That estimate counts floating-point operations on tensors without contents: it computes
-nothing and needs no clock, so every trial of a session comes to the same batch.
+A batch is as large as the machine steps through in well under a second. That estimate counts floating-point operations
+on tensors without contents: it needs no clock, so every trial of a session comes to the same batch.
 """
 
 import copy
@@ -24,17 +23,13 @@ from advisor.step.loss import main_output
 from advisor.workloads.hubs.contract import present
 from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 
-# Largest batch by default: samples.
-LARGEST_BATCH = 32
-# Longest step that a batch is made for: seconds.
-_STEP_S = 0.3
+LARGEST_BATCH = 32  # samples, by default
+_STEP_S = 0.3  # the longest step that a batch is made for: seconds
 # Rate of a training step in float32: FLOP/s of one core that others use as well. More than these add little.
 _CORE_FLOPS_PER_S = 12e9
 _MOST_CORES = 16
-# Work of one step on a GPU: FLOP. A data-centre GPU does it in 20 to 200 ms.
-_GPU_STEP_FLOPS = 4e12
-# A training step does the forward pass, and twice as much in the backward pass.
-_TRAIN_PASSES = 3
+_GPU_STEP_FLOPS = 4e12  # work of one step on a GPU: FLOP; a data-centre GPU does it in 20 to 200 ms
+_TRAIN_PASSES = 3  # a backward pass is twice the work of a forward pass
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
 _COUNTED = 2
 _PATCH = 3 * 16 * 16  # numbers of a patch of an image
@@ -62,8 +57,7 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
 def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Loop:
     """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
-    The labels are a class per sample, or per pixel or position if the output has a score for each. Batches of inputs
-    alone for other outputs.
+    The labels are a class per sample, or per pixel or position if the output has a score for each; else there are none.
     """
     try:
         scores = main_output(output)
@@ -147,10 +141,8 @@ def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
     tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
 
     def make(size: int) -> Any:
-        made = (
-            whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model) for _ in range(count)
-        )
-        return next(made) if count == 1 else tuple(made)
+        made = whole_numbers(tokens, size, *shape) if tokens else typed(noise(size, *shape), model)
+        return made if count == 1 else tuple(made.clone() for _ in range(count))
 
     return make
 
@@ -177,14 +169,8 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> L
 momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
-# --- the size of a batch ----------------------------------------------------------------------------------------------
-
-
 def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec) -> tuple[int, list[str]]:
-    """Choose the batch size: from ``--batch-size`` or ``--input``, else as large as the machine can compute quickly.
-
-    Returns it with the notes on the choice: none if the person made it.
-    """
+    """Choose the batch size, with a note: as large as the machine can compute quickly, unless the person says it."""
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.usual_size
     if wanted is not None:
         return wanted, []

@@ -23,8 +23,7 @@ from advisor.workloads.workload import Workload
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32
-# Bytes of such batches that are kept at most.
-_MOST_KEPT_BYTES = 2**30
+_MOST_KEPT_BYTES = 2**30  # of such batches
 # The most tensors of a list that are the parts of one batch. A count; inputs, targets and weights, or a triplet.
 _PARTS = 4
 
@@ -153,11 +152,9 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
 
 def _are_batches(data: list[Any]) -> bool:
     """Whether the elements of a list are batches: several tuples, mappings or objects with tensors, or many tensors."""
-    if next(tensors_of(data), None) is None:
-        return len(data) > 0 and bool(attributes_with_tensors(data[0]))
     tensors = all(isinstance(part, torch.Tensor) for part in data)
     parts = all(isinstance(part, tuple | Mapping) for part in data) or bool(attributes_with_tensors(data[0]))
-    return len(data) > _PARTS if tensors else parts
+    return next(tensors_of(data), None) is not None and (len(data) > _PARTS if tensors else parts)
 
 
 def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
@@ -182,12 +179,10 @@ def batch_size_of(batch: Any) -> int | None:
 def resize_batch(batch: Any, size: int) -> Any:
     """A batch of ``size`` samples: every tensor whose first dimension is the batch size is repeated or cut.
 
-    Raises ValueError when no dimension of its tensors is sure to count samples, or ``size`` is not positive.
+    Raises ValueError when no dimension of its tensors is sure to count samples.
     """
     if problem := resizing_problem(batch):
         raise ValueError(problem)
-    if size < 1:
-        raise ValueError(f"a batch cannot have {size} samples")
     present = batch_size_of(batch) or 1
 
     def resized(tensor: torch.Tensor) -> torch.Tensor:

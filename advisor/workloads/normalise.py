@@ -1,7 +1,4 @@
-"""From any of the shapes that ``build()`` may return to a ``Loop``.
-
-Parts are told apart by their kinds, in any order and under the usual names.
-"""
+"""From any of the shapes that ``build()`` may return to a ``Loop``: parts are told apart by kinds and usual names."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +25,7 @@ from advisor.workloads.hubs.contract import interpreted
 from advisor.workloads.loop import Loop, batch_size_of, batches_in_data, has_target, resize_batch
 from advisor.workloads.workload import Workload
 
-# The documented order of a tuple.
-_ORDER = ("model", "data", "loss", "optimizer")
+_ORDER = ("model", "data", "loss", "optimizer")  # of a tuple, as documented
 _ALIASES = {
     **dict.fromkeys(("net", "network"), "model"),
     **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "trainloader"), "data"),
@@ -168,9 +164,6 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
-
-
 def _parts_of(value: Any, notes: list[str]) -> Loop:
     """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
     parts: dict[str, Any] | None = None
@@ -232,9 +225,6 @@ def _kind_of(value: Any) -> str:
         return "model"
     is_batch = isinstance(value, torch.Tensor | Mapping | tuple | list) and any(True for _ in tensors_of(value))
     return "data" if isinstance(value, DataLoader) or is_batch else ""
-
-
-# --- parts that do not fit --------------------------------------------------------------------------------------------
 
 
 def _checked(workload: Loop) -> Loop:

@@ -1,7 +1,5 @@
 """The places in the user's files where settings are written: calls that were seen, and the statements around them."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect
@@ -47,9 +45,6 @@ def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Plac
     ends = ((first.lineno, first.col_offset), (end.end_lineno, end.end_col_offset))
     before = [linecache.getline(file, line).encode()[:column].decode(errors="replace") for line, column in ends]
     return Place(kind, file, first.lineno, len(before[0]), end.end_lineno, len(before[1]), **more)
-
-
-# --- where the parts are made ---------------------------------------------------------------------------------------
 
 
 class BuildWatch:
@@ -103,8 +98,7 @@ def places_of_made(
 def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
     """The call of a function whose name ends like this, where the files have one such call."""
     nodes = ((file, node) for file in files for node in ast.walk(trees.tree_of_file(file)))
-    calls = ((file, node) for file, node in nodes if isinstance(node, ast.Call))
-    found = [(file, call) for file, call in calls if ast.unparse(call.func).endswith(name)]
+    found = [one for one in nodes if isinstance(one[1], ast.Call) and ast.unparse(one[1].func).endswith(name)]
     if len(found) == 1:
         yield _at(kind, *found[0])
 
@@ -148,9 +142,6 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
             return trees.name_called(call) not in _NO_CHANGES
     return False
-
-
-# --- the loop and its step ------------------------------------------------------------------------------------------
 
 
 def places_of_call(calls: Sequence[Where]) -> Iterator[Place]:

@@ -1,7 +1,5 @@
 """The contract of an adapter, the adapters that there are, and what they share: options, shapes, unknown names."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import pkgutil
@@ -48,14 +46,14 @@ class Adapter:
         """
         return None
 
-    def imported(self, submodule: str = "") -> ModuleType:
+    def imported(self) -> ModuleType:
         """Import the library. Raises TargetError that says how to install it."""
         if importlib.util.find_spec(self.package) is None:
             raise TargetError(
                 f"{self.prefix}: needs the package {self.package}, which is not installed.",
                 f"Type `pip install {self.package}`, then run again.",
             )
-        return importlib.import_module(f"{self.package}{submodule}")
+        return importlib.import_module(self.package)
 
 
 @functools.cache
@@ -116,10 +114,7 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
 
 
 def sample_shape(spec: TargetSpec, sizes: int, example: str) -> tuple[int, ...]:
-    """The shape of one sample by ``--input``, empty without that option.
-
-    Raises TargetError where it has another number of sizes than a batch, such as ``example``, has.
-    """
+    """One sample's shape by ``--input``, empty without it. Raises TargetError for other sizes than ``example`` has."""
     given = spec.input_shape
     if given is not None and len(given) != sizes:
         raise TargetError(

@@ -1,7 +1,5 @@
 """Files of exported models: ``torch.export`` programs (.pt2) and TorchScript, for inference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import MethodType
 from typing import Any

@@ -1,7 +1,5 @@
 """PyTorch Geometric's models, and others that are called with ``x, edge_index``: a random graph."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

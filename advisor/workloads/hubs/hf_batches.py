@@ -1,9 +1,4 @@
-"""Made-up batches for Hugging Face models: the inputs that a forward pass takes, and labels of a model's head.
-
-Shapes come from the configuration.
-"""
-
-from __future__ import annotations
+"""Made-up batches for Hugging Face models: inputs of a forward pass, labels of a head; shapes by the configuration."""
 
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Facts of transformers' tables: the architecture of a name, the class of a configuration, its parts, its labels."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import re

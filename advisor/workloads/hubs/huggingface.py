@@ -3,8 +3,6 @@
 ``hf:NAME -- generate=64`` measures ``model.generate``.
 """
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,12 +22,10 @@ from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_t
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 from advisor.workloads.loop import Loop
 
-# Memory of training in float32: weights, gradients and AdamW's two states.
-_TRAIN_COPIES = 4
+_TRAIN_COPIES = 4  # of the weights, in memory: themselves, gradients and AdamW's two states
 _MOST_OF_MEMORY = 0.8
 _USUAL_VOCABULARY = 32  # of models of sounds and proteins
-# How a path begins that is no name of a model.
-_PATHS = (".", "/", "~")
+_PATHS = (".", "/", "~")  # beginnings of paths, which are no names of models
 _OPTION = "generate"
 _USUAL_PROMPT = 32  # tokens, unless --input says otherwise
 

@@ -4,8 +4,6 @@ The module is attached to a Trainer, as it is while Lightning fits it, since its
 steps, its optimizers or its DataModule.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """timm's models: the input size from the model's own configuration, nothing is downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """torchvision's models: shapes from the metadata of their weights, nothing is downloaded."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from dataclasses import replace
@@ -17,12 +15,10 @@ from advisor.workloads.loop import Loop
 
 _CLIP_FRAMES = 16
 _USUAL_SIZE = 224
-# Boxes in each made-up image.
-_BOXES = 4
+_BOXES = 4  # in each made-up image
 # Size of an image pair for optical flow: the crop that RAFT is trained on; on a CPU the smallest that it takes.
 _FLOW_SIZE, _SMALL_FLOW_SIZE = (368, 496), (128, 128)
-# Weight of an iteration's flow relative to the next one's, as in RAFT's training.
-_FLOW_DECAY = 0.8
+_FLOW_DECAY = 0.8  # weight of an iteration's flow relative to the next one's, as in RAFT's training
 
 
 class Torchvision(Adapter):
@@ -31,7 +27,7 @@ class Torchvision(Adapter):
     prefix = package = "torchvision"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
-        models = self.imported(".models")
+        models: Any = self.imported().models
         try:
             build = models.get_model_builder(name)
         except ValueError:
@@ -74,10 +70,7 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
 
 def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
-    """Images of the ``given`` shape, or of the size that the model's own transform produces, with a few boxes each.
-
-    Masks and key points come with them where the model has heads for those.
-    """
+    """Images, of the size that the model's own transform makes if none is given, with what its heads train on."""
     own = getattr(model.transform, "fixed_size", None) or [max(getattr(model.transform, "min_size", (800,)))] * 2
     shape = given or (3, *own[::-1])
     height, width = shape[-2:]

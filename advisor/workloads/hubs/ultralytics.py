@@ -1,7 +1,5 @@
 """Ultralytics: a YOLO's network with its own loss, on random images with labels of its task."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
@@ -17,10 +15,8 @@ from advisor.workloads.loop import Loop
 
 _SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
 _BOXES = 4
-# Names with this word are models of another class than YOLO.
-_TRANSFORMER = "rtdetr"
-# A mask has a quarter of the image's side.
-_MASK_RATIO = 4
+_TRANSFORMER = "rtdetr"  # in names of models of another class than YOLO
+_MASK_RATIO = 4  # of the image's side to a mask's
 _SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from advisor.files.paths import is_file
 
-# Exit code of a process that has come to an update of weights; programs and signals use others.
-TRAINED = 91
+TRAINED = 91  # exit code of a process that has come to an update of weights; programs and signals use others
 
 
 def is_script(target: str, directory: str, builder: str) -> bool:

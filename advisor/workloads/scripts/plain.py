@@ -377,10 +377,7 @@ def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
 
 
 class _Takes(ast.NodeTransformer):
-    """Puts the function's own model in the place of the script's, and leaves what blocks of autocast hold.
-
-    A block with ``enabled=False``, which keeps its part from the casts around it, stays.
-    """
+    """Puts the function's own model in the place of the script's, and leaves what blocks of autocast hold."""
 
     def __init__(self, names: dict[str, Any], model: nn.Module) -> None:
         self._names, self._model, self.found = names, model, False
@@ -398,6 +395,7 @@ class _Takes(ast.NodeTransformer):
         if not isinstance(context, ast.Call):
             return isinstance(trees.value_of(context, self._names), torch.autocast)
         kind = trees.value_of(context.func, self._names)
+        # A block with ``enabled=False``, which keeps its part from the casts around it, stays.
         off = (one.arg == "enabled" and getattr(one.value, "value", None) is False for one in context.keywords)
         return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
 

@@ -1,7 +1,5 @@
 """Rounds of a paused script's loop: run as steps, and timed as they are, with the statements beside the step."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import itertools

@@ -28,10 +28,7 @@ from advisor.workloads.scripts.watch import NoLoopError, Seen, Watch
 
 
 def script_workload(script: str, directory: str) -> Any:
-    """Run a script, whose arguments are in ``sys.argv``, and return the workload of its loop. Raises TargetError.
-
-    Whatever else the script raises passes through.
-    """
+    """Run a script, with its arguments in ``sys.argv``, and return its loop. Raises TargetError, and what it raises."""
     seen = watched(script, directory)
     try:
         workload = workload_of(seen)
@@ -108,16 +105,11 @@ def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     if not levels:
         return ()
     folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
-    names = [folder.name for folder in path.parents[: max([*levels, len(folders)])]]
-    return tuple(reversed(list(filter(None, names))))
+    return tuple(one.name for one in reversed(path.parents[: max([*levels, len(folders)])]) if one.name)
 
 
 def terminal_as_input() -> None:
-    """Have a terminal of 80 columns as standard input, for scripts that ask it for its size; nobody types there.
-
-    Trials have none, and a person's script may come to its loop only in one. Where the system gives none, nothing is
-    changed.
-    """
+    """Have a terminal of 80 columns as standard input, for scripts that ask it for its size; nobody types there."""
     with contextlib.suppress(OSError):
         ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (24, 80))

@@ -26,8 +26,7 @@ from advisor.workloads.loop import MOST_KEPT
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
-# The names under which tqdm's and click's bars hold what they wrap.
-_WRAPPED = ("iterable", "iter")
+_WRAPPED = ("iterable", "iter")  # the names under which tqdm's and click's bars hold what they wrap
 # Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
 _PAUSED: list[greenlet] = []
 

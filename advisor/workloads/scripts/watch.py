@@ -33,10 +33,8 @@ _MOST_CALLS = 64
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
-# An optimizer that makes more rounds than this in one update is all of a training.
-_MOST_ROUNDS = 1000
-# A process that is killed ends within this. Seconds.
-_GRACE_S = 5.0
+_MOST_ROUNDS = 1000  # an optimizer that makes more of them in one update is all of a training
+_GRACE_S = 5.0  # within which a process ends that is killed: seconds
 
 
 class NoLoopError(Exception):
@@ -45,17 +43,14 @@ class NoLoopError(Exception):
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast.
-
-    ``trains`` is whether the module was in training mode.
-    """
+    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     autocast: str
     gradients: str = "grad"
-    trains: bool = True
+    trains: bool = True  # it was in training mode
 
     @property
     def current(self) -> dict[str, Any]:
@@ -183,8 +178,7 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
-                (torch.multiprocessing, "start_processes", self._on_spawn),
-                # A module, not the function spawn().
+                # Of a module, not of the function spawn().
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
             )
             stack.enter_context(patched(*wrappers))
@@ -206,8 +200,6 @@ class Watch:
         """Pause the script at an event for good; what it is given when it goes on nevertheless."""
         self.seen.pause, self._is_on = Pause(event, at), False
         return self.seen.script.pause()
-
-    # --- modules --------------------------------------------------------------------------------------------------
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._is_ours():
@@ -257,8 +249,6 @@ class Watch:
             self._leave("backward", None if self.seen.endless else users_lines(lines_up(sys._getframe(2))))
         return result
 
-    # --- data -----------------------------------------------------------------------------------------------------
-
     def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
         """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
         with without_workers(loader):
@@ -287,8 +277,6 @@ class Watch:
             self.seen.reads.update(lines_up(sys._getframe(1)))
             self.seen.loader, self.seen.batch = loader, given
         return batch
-
-    # --- updates --------------------------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self.seen.script.pid:
@@ -342,8 +330,6 @@ class Watch:
     def _on_clip_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.changes_gradients = True
         return function(*args, **kwargs)
-
-    # --- processes ------------------------------------------------------------------------------------------------
 
     def _on_new_process(self, function: Callable[..., Any], process: Any) -> None:
         self.seen.starts_processes = True
