@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.records import Finding
-from advisor.source.program import Function, Program, is_backward
+from advisor.source.program import Function, Loop, Program, is_backward
 
 # Nothing for no habit; True; the text for the braces of the docstring; or the place of the habit, and that text.
 Match = bool | str | tuple[ast.expr, str] | None
@@ -75,7 +75,7 @@ def loss_read_on_host(program: Program, node: ast.AST) -> Match:
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
     """Whether a value is computed of a loss that has not been read already."""
-    return bool(program.names_in(value) & program.losses[program.scope(value)]) and not program.is_on_host(value)
+    return bool(program.names_in(value) & program.losses_at(value)) and not program.is_on_host(value)
 
 
 def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -128,7 +128,7 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
             return None
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
         value = value.left
-    name, losses, region = program.name(kept), program.losses[program.scope(node)], program.region(node)
+    name, losses, region = program.name(kept), program.losses_at(node), program.region(node)
     of_loss = program.name(value) in losses and _is_of_loss(program, value) and not _without_grad(program, node)
     if not name or name in losses or not of_loss or region is None:
         return None
@@ -139,7 +139,21 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
             ends = _ENDS & _words(other) if names & {name, *losses} else set()
             if ends or (name in names and not isinstance(other, ast.Expr)):
                 return None
-    return ast.unparse(node)
+    return None if any("deque" in ast.unparse(made) for made in program.assigned(kept)) else ast.unparse(node)
+
+
+@rule("copied_state", ast.Call | ast.DictComp, each_step=True, in_training=True)
+def state_copied(program: Program, node: ast.AST) -> Match:
+    """the weights are copied at every step: copy them when a score is the best so far, or every so many steps."""
+    match node:
+        case ast.Call(args=[ast.Call(func=ast.Attribute(attr="state_dict")), *_]):
+            copies = program.called(node) == "copy.deepcopy"
+        case ast.DictComp(value=value, generators=[ast.comprehension(iter=iterated)]):
+            copies = "state_dict" in _words(iterated) and not _words(value).isdisjoint({"clone", "deepcopy"})
+        case _:
+            return False
+    region = program.region(node)
+    return copies and region is not None and "load_state_dict" not in _words(region)  # loaded again: it is needed
 
 
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
@@ -205,6 +219,37 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
         elif isinstance(parent, ast.Lambda):
             found.add("lambda")
     return found
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+_CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
+
+
+@rule("cell_loop", ast.Assign)
+def cell_in_loop(program: Program, node: ast.Assign) -> Match:
+    """a loop in Python calls a cell for each time step: nn.{} runs the whole sequence in one call."""
+    match node:
+        case ast.Assign(targets=[target], value=ast.Call(func=cell, args=[inputs, state])):
+            made = {program.called(one) if isinstance(one, ast.Call) else "" for one in program.assigned(cell)}
+        case _:
+            return None
+    loop = program.nearest(node, lambda parent: isinstance(parent, Loop))
+    if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For) or loop in program.regions:
+        return None
+    # The same only where the inputs go with the loop, and the state is what the cell returned before.
+    outputs, elsewhere = program.names_in(target), [one for other in ast.walk(loop) if other is not node
+                                                 for one in _targets(other)]  # fmt: skip
+    given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
+    of_time = given & program.names_in(loop.target) and not given & outputs
+    carried = program.names_in(state) <= outputs and not program.names_in(*elsewhere) & outputs
+    return _CELLS[made.pop()] if of_time and carried and not program.is_conditional(node, loop) else None
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
 
 
 _TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})

@@ -70,6 +70,16 @@ class Program:
         """Every name in some nodes; of a dotted name also its beginnings."""
         return {self.name(part) for node in nodes for part in ast.walk(node)} - {""}
 
+    def assigned(self, node: ast.AST) -> list[ast.expr]:
+        """All values that a name is given in the file, by assignments to it alone."""
+        name = self.name(node)
+        assignments = (each for each in self.nodes if isinstance(each, ast.Assign))
+        return [each.value for each in assignments if name and name in map(self.name, each.targets)]
+
+    def losses_at(self, node: ast.AST) -> set[str]:
+        """The names that a backward pass is made of in a node's function."""
+        return self.losses[self.scope(node)]
+
     def is_on_host(self, value: ast.AST) -> bool:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
         for part in ast.walk(value):
@@ -77,28 +87,37 @@ class Program:
                 return True
             if isinstance(part, ast.Call) and self.called(part) in ("float", "int", "len", "bool"):
                 return True
-            if isinstance(part, ast.Name) and (latest := self._latest(part)) is not None and self.is_on_host(latest):
-                return True
+            if isinstance(part, ast.Name):
+                latest = self.latest(part)
+                latest = latest.iter if isinstance(latest, ast.For) else latest
+                end = getattr(latest, "end_lineno", None) or 0, getattr(latest, "end_col_offset", None) or 0
+                if isinstance(latest, ast.expr) and end < (part.lineno, part.col_offset) and self.is_on_host(latest):
+                    return True
         return False
 
-    def _latest(self, name: ast.Name) -> ast.expr | None:
-        """The last value that a name was given above this place in its function, else the last one in the module."""
-        own, outer = self._assigned[self.scope(name), name.id], self._assigned[self.tree, name.id]
-        above = bisect_right(own, (name.lineno, name.col_offset), key=itemgetter(0))
-        values = own[:above] or (outer if outer is not own else [])
-        return values[-1][1] if values else None
+    def latest(self, node: ast.expr) -> ast.AST | None:
+        """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
+        name, place = self.name(node), (node.lineno, node.col_offset)
+        own, outer = self._assigned[self.scope(node), name], self._assigned[self.tree, name]
+        above = bisect_right(own, place, key=itemgetter(0))
+        if above:
+            return own[above - 1][1]
+        return outer[-1][1] if outer and outer is not own else None
 
-    def _assignments(self) -> dict[tuple[ast.AST, str], list[tuple[Place, ast.expr | None]]]:
-        """The values that each name of a scope is given, with their ends; None for arguments and parts of a value."""
-        found: dict[tuple[ast.AST, str], list[tuple[Place, ast.expr | None]]] = defaultdict(list)
+    def _assignments(self) -> dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]]:
+        """The values that each name of a scope is given, with their last lines."""
+        found: dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
         for node in self.nodes:
             if isinstance(node, ast.arg):
-                found[self.scope(node), node.arg].append(((node.lineno, node.col_offset), None))
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[self.scope(node), node.arg].append(((node.lineno, node.col_offset), node))
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
                 parent = self.parents[node]
-                value = parent.value if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr) else None
-                end = value or node
-                found[self.scope(node), node.id].append(((end.end_lineno or 0, end.end_col_offset or 0), value))
+                whole = isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr)
+                while isinstance(parent, ast.Tuple | ast.List | ast.Starred):
+                    parent = self.parents[parent]
+                value = getattr(parent, "value", None) or node
+                assigned = (value.end_lineno or 0, value.end_col_offset or 0), value if whole else parent
+                found[self.scope(node), self.name(node)].append(assigned)
         for each in found.values():
             each.sort(key=itemgetter(0))
         return found

@@ -38,7 +38,7 @@ def found(text):
 
 def in_the_loop(text):
     """What is found of lines behind the optimizer's step, in the loop that trains."""
-    return found(f"{SETUP}{LOOP}{indented(text)}\n")
+    return found(f"import copy\n{SETUP}{LOOP}{indented(text)}\n")
 
 
 # --- reading values at every step -----------------------------------------------------------------------------
@@ -62,6 +62,10 @@ IN_THE_LOOP = {
         "losses.append(loss)",
         "if step % 10 == 0: pass\nlosses.append(loss / 4)",
     ],
+    "copied_state": [
+        "best = copy.deepcopy(model.state_dict())",
+        "best = {k: v.clone() for k, v in model.state_dict().items()}",
+    ],
     "": [
         "if step % 100 == 0: print(loss.item())",
         "print(loss.item()) if step % 10 == 0 else None",
@@ -78,6 +82,8 @@ IN_THE_LOOP = {
         "total += loss\ntotal.backward()",
         "total += penalty",
         "if step % 100 == 0: losses.append(loss)",
+        "if loss_value < least: best = copy.deepcopy(model.state_dict())",
+        "before = copy.deepcopy(model.state_dict())\nmodel.load_state_dict(before)",
     ],
 }
 
@@ -219,7 +225,7 @@ def test_training_and_validation_in_one_function():
 
 def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
     catalog = set(load_catalog().recipes)
-    unpriced = {"kept_graphs", "written_attention"}
+    unpriced = {"cell_loop", "copied_state", "kept_graphs", "written_attention"}
     assert {rule.recipe for rule in RULES} - catalog == unpriced
     for rule in RULES:
         what, _, advice = rule.pattern.__doc__.partition(": ")
@@ -229,7 +235,7 @@ def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
             assert load_catalog()[rule.recipe].accepts(rule.value)
 
 
-# --- memory that grows, and attention --------------------------------------------------------------------------
+# --- memory that grows, copies, arrays, cells -------------------------------------------------------------------
 
 
 def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
@@ -243,6 +249,41 @@ def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
         optimizer.step()
     """
     assert found(SETUP + textwrap.dedent(text)) == []
+    assert found("recent = collections.deque(maxlen=9)\n" + SETUP + LOOP + "    recent.append(loss)\n") == []
+
+
+CELL = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.{0}Cell(8, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x, state):
+        outputs = []
+        for t in range(x.size(1)):
+{1}
+        return outputs
+"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "body", "instead"),
+    [
+        ("GRU", "state = self.cell(x[:, t], state)\noutputs.append(self.head(state))", "nn.GRU"),
+        ("LSTM", "h, c = self.cell(self.embed(x[:, t]), (h, c))\noutputs.append(h)", "nn.LSTM"),
+        ("GRU", "state = self.cell(word, state)\nword = self.head(state).argmax(-1)", ""),
+        ("GRU", "state = self.cell(x[:, t], state)\nstate = state * mask[t]", ""),
+        ("GRU", "if mask[t]:\n    state = self.cell(x[:, t], state)", ""),
+        ("GRU", "state = self.cell(env.look(), state)\nenv.step(self.head(state))", ""),
+    ],
+)
+def test_a_loop_over_a_cell_where_a_layer_does_the_same(cell, body, instead):
+    findings = [each for each in habits_in(CELL.format(cell, indented(body, 12))) if each.recipe == "cell_loop"]
+    assert [each.advice.partition(" ")[0] for each in findings] == ([instead] if instead else [])
 
 
 @pytest.mark.parametrize(
