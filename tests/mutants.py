@@ -148,7 +148,7 @@ def passes(folder: Path, part: str, limit_s: float | None = LIMIT_S) -> bool:
     """Whether the tests of a part pass; they run until the first failure. Too slow counts as failed."""
     files = [f"tests/{name}" for name in PARTS[part].tests]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    command += ["--hypothesis-profile=ci", "-m", "not (process or compile or app)", *files]
+    command += ["--hypothesis-profile=ci", "-m", "not (process or compile or app or fuzz or faults)", *files]
     # Bytecode of an earlier text of a module would be taken for that of a later one.
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

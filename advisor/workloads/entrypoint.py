@@ -200,8 +200,11 @@ def user_frames(error: BaseException) -> str:
 
 def _import(module: str, directory: str) -> ModuleType:
     """Import a module from the folder, or a file, which finds its neighbours. Raises TargetError."""
-    path = Path(directory, module).resolve()
-    for folder in (directory, str(path.parent)) if _is_file(module) else (directory,):
+    path, folders = Path(directory, module), [directory]
+    if _is_file(module):
+        path = path.resolve()
+        folders.append(str(path.parent))
+    for folder in folders:
         if folder not in sys.path:
             sys.path.insert(0, folder)
     with refusing_to_train(module):
