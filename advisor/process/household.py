@@ -57,6 +57,12 @@ def lead_own_group() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+def without_runs(folder: str) -> dict[str, str]:
+    """Variables with which experiment trackers record no run of a trial; MLflow's are made in a temporary folder."""
+    mlflow = {"MLFLOW_TRACKING_URI": f"file:{folder}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    return {"WANDB_MODE": "disabled", "SWANLAB_MODE": "disabled", **mlflow}
+
+
 def end_with_session() -> bool:
     """Make the fork server end with its session, before it imports anything large. False in a fresh interpreter."""
     if os.environ.get(SAFE_PATH) == OURS:

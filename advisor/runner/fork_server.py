@@ -49,7 +49,8 @@ def prepare() -> None:
     # It starts with SIGINT blocked, until it handles that itself.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with environment({household.SCRATCH: f"{os.getpid()}:{folder}"} | safe):
+        scratch = {household.SCRATCH: f"{os.getpid()}:{folder}"}
+        with environment(scratch | safe | household.without_runs(folder)):
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

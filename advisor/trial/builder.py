@@ -40,6 +40,7 @@ _HINT = "start them with the first batch or the first step, not while building"
 _THREADS_SHOWN = 3
 # Threads of a backward pass, which PyTorch refuses to run in a fork then (its wiki, "Autograd and Fork").
 _PYTORCHS = "pt_autograd"
+_OF_TRACKERS = "wandb-"  # which record nothing in a trial
 _SETTLES_WITHIN_S = 0.5
 # The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host:
 # they are imported here too while the first of these imports them.
@@ -134,7 +135,7 @@ def _started_threads(before: set[int]) -> list[str]:
     """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work."""
     until = time.monotonic() + _SETTLES_WITHIN_S  # to end, or to become idle: libraries start idle ones anew in a fork
     while True:
-        pythons = {thread.native_id: thread.name for thread in threading.enumerate()}
+        pythons = {one.native_id: one.name for one in threading.enumerate() if not one.name.startswith(_OF_TRACKERS)}
         names: list[str] = []
         for number in sorted(_thread_ids() - before):
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile

@@ -1,6 +1,7 @@
 """``perf-advisor init``: a build() to complete, filled in from a watched script."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from advisor.export.files import check_writable
 from advisor.figures.formatting import counted
 from advisor.figures.options import named
 from advisor.files.paths import check_target
+from advisor.process.household import without_runs
 
 _LAST_LINES = 12
 
@@ -45,10 +47,17 @@ def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) 
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
         command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result), *arguments]
+        variables = {**os.environ, **without_runs(folder)}
         try:
             with log.open("a+b") as output:  # a file that the process can read, too
                 ran = subprocess.run(  # noqa: S603 - the user's own script
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=budget_s, check=False
+                    command,
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=budget_s,
+                    check=False,
                 )
         except subprocess.TimeoutExpired as error:
             raise TargetError(

@@ -102,6 +102,16 @@ def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial,
     assert gone(int(pid))
 
 
+def test_experiment_trackers_record_no_run_of_a_trial(trial):
+    target = TINY_TARGET.replace(
+        "def build():\n",
+        "def build():\n    import os\n    assert os.environ['WANDB_MODE'] == os.environ['SWANLAB_MODE'] == 'disabled'\n"
+        "    assert not os.environ['MLFLOW_TRACKING_URI'].startswith(f'file:{os.getcwd()}')\n",
+    )
+    result, _ = trial(target)
+    assert result.outcome is Outcome.MEASURED, result.details
+
+
 def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
     trial(
         building(
