@@ -1,7 +1,5 @@
 """The batches of a trial: the same first ones under every loader setting, then epoch after epoch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
