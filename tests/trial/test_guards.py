@@ -1,5 +1,6 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -147,10 +148,7 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
-with_either_number = pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
-
-
-@with_either_number
+@pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
 def test_a_process_that_appears_midway(library, number):
     watch = started(library, number=number)
     with watch.watching(UUID):
@@ -181,16 +179,6 @@ def test_a_machine_without_nvml_is_not_watched():
 # --- energy ---------------------------------------------------------------------------------------------------
 
 
-class Counter:
-    """An energy counter that moves by 30 J each time that it is read."""
-
-    millijoules = 7_000_000
-
-    def __call__(self):
-        self.millijoules += 30_000
-        return self.millijoules
-
-
 BLOCKS = [Block(steps=2, samples=8, seconds=0.5), Block(steps=1, samples=4, seconds=0.25)]
 
 
@@ -199,7 +187,7 @@ def guarded(library):
     """Guards over the fake, after watching for at least this long."""
 
     def run(seconds=0.0):
-        library.millijoules = Counter()
+        library.millijoules = itertools.count(7_000_000, 30_000).__next__  # moves by 30 J each time that it is read
         watching = Guards(watch_gpu=True, nvml=nvml_of(library))
         with watching.watching(UUID):
             time.sleep(seconds)
