@@ -149,9 +149,6 @@ def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
 
 
-# --- the first batches --------------------------------------------------------------------------------------------
-
-
 class Noisy(Dataset):
     """Augmented samples, and a file that is opened with the first."""
 

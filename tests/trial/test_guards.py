@@ -28,9 +28,6 @@ def reading(**changes):
     return replace(usual, **changes)
 
 
-# --- who is who -----------------------------------------------------------------------------------------------
-
-
 def of_us(*listings, before=frozenset(), own=frozenset({ME}), beside=frozenset(), **changes):
     readings = [reading(pids=frozenset(pids), sm_percent={}) for pids in listings]
     return own_processes([*readings[:-1], replace(readings[-1], **changes)], before, own, beside)
@@ -61,9 +58,6 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
     assert not ours
     unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
     assert disturbance_of_gpu(unlisted, ours, 90) == ""
-
-
-# --- what counts as a disturbance -----------------------------------------------------------------------------
 
 
 BOTH = frozenset({ME, STRANGER})
@@ -111,9 +105,6 @@ def test_readings_in_short():
     assert watch.gpu == GpuReadings(61, 1900, 500.0, (POWER_CAP,))
     watch._readings = [GpuReading(UUID)]
     assert watch.gpu == GpuReadings()
-
-
-# --- the watch ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -174,9 +165,6 @@ def test_a_machine_without_nvml_is_not_watched():
     with watch.watching(UUID):
         assert watch_threads() == []
     assert (watch.gpu, watch.disturbed, watch.energy_j_per_sample(BLOCKS)) == (None, "", None)
-
-
-# --- energy ---------------------------------------------------------------------------------------------------
 
 
 BLOCKS = [Block(steps=2, samples=8, seconds=0.5), Block(steps=1, samples=4, seconds=0.25)]

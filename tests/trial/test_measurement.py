@@ -58,9 +58,6 @@ def clock_of(monkeypatch):
     return make
 
 
-# --- the clock ------------------------------------------------------------------------------------------------
-
-
 def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
     reported = []
     clock, _ = clock_of(0.1)
@@ -145,9 +142,6 @@ class Graphs:
 )
 def test_the_samples_of_a_batch(batch, samples):
     assert batch_samples(batch, 9) == samples
-
-
-# --- warm-up --------------------------------------------------------------------------------------------------
 
 
 def test_warming_up_ends_when_the_step_time_is_steady(clock_of):

@@ -46,9 +46,6 @@ def feed_of(dataset=TensorDataset, **options):
     return Feed(DataLoader(dataset(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8, **options))
 
 
-# --- phases ---------------------------------------------------------------------------------------------------
-
-
 def test_the_phases_of_a_training_step_with_a_loader():
     phases = measure_phases(train_step(), feed_of(SlowData), limit_s=1.0)
     assert list(phases) == PHASES
@@ -106,9 +103,6 @@ def test_what_a_step_computes_without_modules_is_seen(mode):
     assert record_step(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3))).called == ()
 
 
-# --- the recording --------------------------------------------------------------------------------------------
-
-
 class Annotated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -135,9 +129,6 @@ def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
         events = json.load(file)["traceEvents"]
     counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
     assert counts == dict.fromkeys(PHASES, 1)
-
-
-# --- what the device did --------------------------------------------------------------------------------------
 
 
 def event(name, start, end, *, device=False, annotation=False):
@@ -169,9 +160,6 @@ def test_the_device_is_busy_while_a_kernel_runs():
     activity = with_device(PLAIN, RECORDED)
     assert PLAIN.step_ms * activity.device_busy_share == pytest.approx(8.0 + 1.0 + 3.0), "what overlaps counts once"
     assert activity.kernels_per_step == 5
-
-
-# --- what a step moves ----------------------------------------------------------------------------------------
 
 
 ONE, OTHER, SQUARE = torch.ones(256), torch.ones(256), torch.ones(16, 16)
@@ -207,9 +195,6 @@ def test_the_work_of_a_step_is_counted():
     assert work.moved_bytes_per_step > 4 * 3 * (16 * 32 + 32 * 4)
 
 
-# --- the profile ----------------------------------------------------------------------------------------------
-
-
 def test_the_profile_of_a_small_step(tmp_path):
     path = str(tmp_path / "baseline.trace.json.gz")
     measured = profile_step(train_step(), feed_of(SlowData), step_ms=20.0, trace_path=path)
@@ -233,9 +218,6 @@ def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
     measured = profile_step(train_step(), feed, step_ms=500.0)
     assert measured.phases["data wait"] > 200
     assert measured.bottleneck is Bottleneck.INPUT
-
-
-# --- the machine's rates, and the precision of float32 products that they depend on -------------------------------
 
 
 def test_the_setting_for_float32_products_is_put_back():
