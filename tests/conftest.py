@@ -271,6 +271,12 @@ def compilers(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def started_fork_server():
+    """The fork server, which imports PyTorch while the first test begins."""
+    Runner.prepare()
+
+
+@pytest.fixture(scope="module")
 def warm_fork_server(tmp_path_factory):
     """The fork server, warm: the first trial waits for its imports."""
     from planted import TINY_TARGET

@@ -36,9 +36,8 @@ class FakeNvml:
         self.processes = processes
         self.samples = []
         self.clock_mhz, self.celsius, self.bits, self.margin_c, self.millijoules = 1755, 41, 4 | 64 | 1, 46, 5_000_000
-        self.opened = 0
         self.answers = {
-            "nvmlInit": lambda: setattr(self, "opened", self.opened + 1),
+            "nvmlInit": lambda: None,
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
             "nvmlDeviceGetUUID": lambda handle: f"{UUID[:-1]}{1 + int(handle[3:])}",

@@ -3,8 +3,6 @@
 ``FakeTrials`` has the interface of :class:`advisor.runner.trials.Runner` as far as sessions use it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -63,7 +61,7 @@ class FakeTrials:
             return trial.result()
 
     @contextmanager
-    def open(self, spec, listen) -> Iterator[FakeTrial]:
+    def open(self, spec, listen) -> Iterator["FakeTrial"]:
         self._skipped = False
         yield FakeTrial(self, spec, listen)
 

@@ -1,6 +1,7 @@
-"""A program on a pseudo-terminal, for tests: what it shows, the signals that it gets, and its end."""
+"""Terminals, for tests: a program on one, what it shows, the signals that it gets, and its end."""
 
 import contextlib
+import io
 import os
 import pty
 import select
@@ -12,16 +13,21 @@ SOON_S = 120.0  # generous, for loaded machines
 _LOOK_EVERY_S = 0.02
 
 
+class Terminal(io.StringIO):
+    """A stream of this process that says it is a terminal's."""
+
+    def isatty(self):
+        return True
+
+
 class OnATerminal:
     """A running program whose standard streams are a terminal's; killed on leaving where it has not ended."""
 
-    def __init__(self, command, folder, environment, **options):
+    def __init__(self, command, folder, environment):
         self._master, slave = pty.openpty()
         environment = {**os.environ, "TERM": "xterm", **environment}
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        self.process = subprocess.Popen(
-            command, cwd=folder, env=environment, start_new_session=True, **streams, **options
-        )
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **streams)
         os.close(slave)
         self.shown = b""
         self._hung_up = False
@@ -35,18 +41,14 @@ class OnATerminal:
                     self.shown += os.read(self._master, 65536)
         os.close(self._master)
 
-    def hang_up(self):
-        """Take the terminal away, as a connection that breaks does. No signal tells the program."""
-        self._hung_up = True
-        self._reader.join(SOON_S)
-
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
-        self.hang_up()
+        self._hung_up = True
+        self._reader.join(SOON_S)
 
     def wait_for(self, holds):
         """Wait until something holds, or the program has ended; the seconds that it took."""

@@ -29,8 +29,6 @@ None.
 '''
 
 RECIPE = """
-from __future__ import annotations
-
 from advisor.recipe import Recipe, Stage
 from advisor.records import Numerics
 

@@ -9,22 +9,24 @@ from pathlib import Path
 WITHOUT_TORCH = [
     *("advisor", "advisor.cli.main", "advisor.cli.grammar", "advisor.machine.hardware", "advisor.headless.run"),
     *("advisor.runner.trials", "advisor.recipe.catalog", "advisor.experiment.session", "advisor.export.outputs"),
+    "advisor.workloads.demo",
 ]
 
 
-def loaded_with(*modules):
-    """The heavy packages that importing these modules one after another loads, each with the module that loads it."""
-    code = (
-        "import sys, importlib\n"
-        f"for name in {modules!r}:\n"
-        "    importlib.import_module(name)\n"
-        "    print(*(f'{name}:{heavy}' for heavy in ('torch', 'textual', 'numpy') if heavy in sys.modules))\n"
-    )
+def printed_by(code):
+    """The words that a program prints in a new interpreter."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_importing_them_loads_neither_torch_nor_textual():
-    assert loaded_with(*WITHOUT_TORCH) == []
+def test_importing_them_loads_nothing_heavy():
+    """Else each heavy package is printed with the module that loads it."""
+    code = (
+        "import sys, importlib\n"
+        f"for name in {WITHOUT_TORCH!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    print(*(f'{name}:{heavy}' for heavy in ('torch', 'textual', 'numpy', 'PIL') if heavy in sys.modules))\n"
+    )
+    assert printed_by(code) == []
 
 
 def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not_need():
@@ -33,7 +35,7 @@ def test_the_app_opens_without_torch_and_without_what_its_first_picture_does_not
         "late = ('torch', 'yaml', 'importlib.metadata', 'advisor.cli.commands.init', 'advisor.trial', 'advisor.step')\n"
         "print(*(name for name in late if name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []
+    assert printed_by(code) == []
 
 
 def test_the_app_uses_nothing_private_of_textual():

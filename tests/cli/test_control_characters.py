@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from on_a_terminal import Terminal
 from report_text import html_report, markdown_report
 from sample_session import detailed_history, failed_history, sample_request
 
@@ -42,11 +43,6 @@ def steered(value, key=""):
 
 def history(made):
     return [msgspec.convert(steered(msgspec.to_builtins(event)), type(event)) for event in made]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize("told", [detailed_history, failed_history])

@@ -76,8 +76,12 @@ def test_a_score_is_asked_for():
 # --- the command line -----------------------------------------------------------------------------------------
 
 
-def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_bare_target_takes_every_default(tmp_path):
     invocation = parse(["mymodel:build"])
     assert isinstance(invocation, Measure)
     assert invocation.outputs == Outputs()
@@ -89,8 +93,7 @@ def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
     assert invocation.request.target.directory == str(tmp_path)
 
 
-def test_every_option_arrives(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_option_arrives(tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("trainer:\n  precision: 32\n")
     scripts = [tmp_path / "train.py", tmp_path / "more.py"]
@@ -162,8 +165,7 @@ def test_what_follows_two_dashes_is_the_targets(arguments, of_target):
     assert spec.command == (f"{spec.target} -- {' '.join(of_target)}" if of_target else spec.target)
 
 
-def test_a_config_without_a_target_is_only_written_to(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_config_without_a_target_is_only_written_to(tmp_path):
     (tmp_path / "train.yaml").write_text("lr: 0.1\n")
     resumed = parse(["--resume", "--config", "train.yaml", "--export", "new.yaml"])
     assert resumed.outputs.config_path == "train.yaml"
@@ -205,8 +207,7 @@ def test_a_session_is_resumed_with_another_budget():
         (["recipe"], "'recipe' looks like a command", "perf-advisor recipes"),
     ],
 )
-def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint):
     with pytest.raises(UsageError) as caught:
         parse(arguments)()
     error = caught.value
@@ -256,8 +257,7 @@ def test_an_output_whose_links_lead_in_a_circle_is_refused(tmp_path):
         check_outputs(Outputs(json_path=str(tmp_path / "a.json")))
 
 
-def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path):
     for name in ("train.py", "mine.py", "demo.py", "c.yaml"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "link.py").symlink_to("mine.py")
@@ -270,8 +270,7 @@ def test_no_output_replaces_a_file_that_a_person_wrote(tmp_path, monkeypatch):
     beside_own_files(Outputs(export_path="demo.py"), parse(["demo"]).request)
 
 
-def test_an_export_replaces_only_what_perf_advisor_wrote(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_export_replaces_only_what_perf_advisor_wrote(tmp_path):
     target = parse(["demo"]).request.target
     (tmp_path / "notes.yaml").write_text("mine: true\n")
     with pytest.raises(UsageError, match="exists, and may be a file of your own") as refused_file:
@@ -296,8 +295,7 @@ def test_standard_error_as_a_device_is_a_file_like_any_other():
         *(("--export", name, ".yaml") for name in ("tuned", "tuned.txt")),
     ],
 )
-def test_the_ending_of_a_name_says_what_to_write(option, name, typed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_ending_of_a_name_says_what_to_write(option, name, typed):
     assert parse(["demo", "--trace", "step.json.gz"]).outputs == Outputs(trace_path="step.json.gz")
     with pytest.raises(UsageError) as caught:
         parse(["demo", option, name])

@@ -20,6 +20,7 @@ def test_a_folder_does_not_hide_the_demo(tmp_path):
     ("target", "said", "typed"),
     [
         ("gone.py", "there is no file gone.py", "Check the path"),
+        ("dangling.py", "there is no file dangling.py", "Check the path"),
         ("in/here:build", "there is no file in/here", "Check the path"),
         ("models", "models is a folder", "models/train.py"),
         ("models/", "models/ is a folder", "models/model.py:build"),
@@ -34,6 +35,7 @@ def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "pkg").mkdir()
+    (tmp_path / "dangling.py").symlink_to("gone.py")
     for name in ("pkg/__init__.py", "pkg/__main__.py", "net.onnx", "net.safetensors", "book.ipynb"):
         (tmp_path / name).touch()
     with pytest.raises(TargetError) as error:

@@ -11,7 +11,7 @@ from advisor.machine.hardware import GpuGauges, Nvml, compute_pids, inspect_hard
 from advisor.records import Mode, Outcome
 from advisor.runner.trials import Runner
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("started_fork_server")]
 
 MATMULS = """
 import torch
@@ -36,11 +36,6 @@ while True:
 """
 COMPUTE = "a @ a; torch.cuda.synchronize()"
 HOLD = "time.sleep(1)"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server():
-    Runner.prepare()
 
 
 @pytest.fixture

@@ -17,15 +17,10 @@ from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.recording import record_step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("started_fork_server")]
 
 WORKLOADS = Path(__file__).parent / "workloads"
 PLAIN = Profile(step_ms=1000.0, phases={})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server():
-    Runner.prepare()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from proposals import CATALOG
 from report_text import body_of, html_block, html_report, markdown_report, table_rows
 from sample_session import cancelled_history, detailed_history, failed_history, sample_history, sample_request
 
@@ -12,7 +13,6 @@ from advisor.experiment.events import ExportVerified, GoalSet
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.judging.objective import Goal
-from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, Objective, TargetSpec, Verification
 from advisor.report.document import Listing
 from advisor.report.whole import reproduce_section
@@ -21,13 +21,8 @@ HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
 
 @pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-@pytest.fixture(scope="module")
-def text(catalog) -> str:
-    return markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
+def text() -> str:
+    return markdown_report(SessionState.of(sample_history()), sample_request(), CATALOG)
 
 
 class _Page(HTMLParser):
@@ -67,8 +62,8 @@ def test_the_sections_in_their_order(text):
     assert "2 min 23 s" in text
 
 
-def test_both_forms_say_the_same(catalog, text):
-    page = _Page(html_report(SessionState.of(sample_history()), sample_request(), catalog))
+def test_both_forms_say_the_same(text):
+    page = _Page(html_report(SessionState.of(sample_history()), sample_request(), CATALOG))
     for words in ("1.97x (1.96–1.98)", "data wait is 0.3 % of the step", "aten::convolution_backward", "58.8 %"):
         assert words in text
         assert words in page.text
@@ -76,8 +71,8 @@ def test_both_forms_say_the_same(catalog, text):
     assert [tag for tag, _ in page.tags].count("table") == len(rules) == 10
 
 
-def test_the_page_stands_alone_in_light_and_dark(catalog):
-    source = html_report(SessionState.of(sample_history()), sample_request(), catalog)
+def test_the_page_stands_alone_in_light_and_dark():
+    source = html_report(SessionState.of(sample_history()), sample_request(), CATALOG)
     page = _Page(source)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe"}
     assert not [attributes for _, attributes in page.tags if "src" in attributes]
@@ -88,16 +83,16 @@ def test_the_page_stands_alone_in_light_and_dark(catalog):
     assert '<meta charset="utf-8">' in source
 
 
-def test_text_of_the_user_is_never_markup(catalog):
+def test_text_of_the_user_is_never_markup():
     state = SessionState.of(sample_history())
     name = "compile=max-autotune"
     state.trials[name] = replace(state.trials[name], result=replace(state.trials[name].result, reason=HOSTILE))
     state.skipped = {HOSTILE: HOSTILE}
     request = replace(sample_request(), target=replace(sample_request().target, target=HOSTILE))
-    page = _Page(html_report(state, request, catalog))
+    page = _Page(html_report(state, request, CATALOG))
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert('x')</script>") == 5
-    text = markdown_report(state, request, catalog)
+    text = markdown_report(state, request, CATALOG)
     fenced = re.compile(r"^(`{3,})\w*\n.*?^\1$", re.M | re.S)  # in a listing nothing is markup
     assert "<script>" not in fenced.sub("", text).replace("\\<script\\>", "")
     assert len({len(row) for row in table_rows(text, "Settings, best first")}) == 1
@@ -115,19 +110,19 @@ def test_text_of_the_user_is_never_markup(catalog):
         (cancelled_history(), "did not run to its end"),
     ],
 )
-def test_a_session_that_did_not_get_there(catalog, render, history, words):
-    assert re.search(words, render(SessionState.of(history), sample_request(), catalog))
+def test_a_session_that_did_not_get_there(render, history, words):
+    assert re.search(words, render(SessionState.of(history), sample_request(), CATALOG))
 
 
-def test_without_settings_nothing_is_said_of_their_order(catalog):
-    text = markdown_report(SessionState.of([GoalSet(Goal(Objective.MEMORY))]), sample_request(), catalog)
+def test_without_settings_nothing_is_said_of_their_order():
+    text = markdown_report(SessionState.of([GoalSet(Goal(Objective.MEMORY))]), sample_request(), CATALOG)
     assert "## Settings" not in text
 
 
-def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
+def test_a_stack_that_is_not_faster_is_not_sold_as_one():
     state = SessionState.of(sample_history())
     state.measured_stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004), confirmed=False)
-    text = markdown_report(state, sample_request(), catalog)
+    text = markdown_report(state, sample_request(), CATALOG)
     assert text.splitlines()[2] == (
         "ResNet training on 1 x NVIDIA H200: 4 of 8 candidates are measurably faster; nothing that was measured "
         "together is measurably faster."
@@ -145,19 +140,19 @@ def detailed() -> SessionState:
 
 
 @pytest.fixture
-def told(detailed, catalog) -> str:
-    return markdown_report(detailed, sample_request(), catalog)
+def told(detailed) -> str:
+    return markdown_report(detailed, sample_request(), CATALOG)
 
 
 @pytest.mark.parametrize(
     ("speedup", "problem", "warns"), [(1.0, "", False), (0.5, "", True), (None, "it failed", True)]
 )
-def test_a_plain_loop_that_says_otherwise_is_a_warning(detailed, catalog, speedup, problem, warns):
+def test_a_plain_loop_that_says_otherwise_is_a_warning(detailed, speedup, problem, warns):
     """``speedup`` is a multiple of the session's own."""
     measured = detailed.stack.comparison.speedup
     found = speedup and speedup * measured
     detailed.apply(ExportVerified(Verification("tuned.yaml", found, 26.3, 13.8, measured, problem=problem)))
-    warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    warnings = body_of(markdown_report(detailed, sample_request(), CATALOG), "Read this first")
     assert ("exported file" in warnings) is warns
 
 
@@ -168,9 +163,9 @@ def test_warnings_come_right_after_the_result(told):
     assert "power cap" not in warnings  # a heavy step earns it
 
 
-def test_what_disturbed_the_stack_is_a_warning(detailed, catalog):
+def test_what_disturbed_the_stack_is_a_warning(detailed):
     detailed.measured_stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
-    warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    warnings = body_of(markdown_report(detailed, sample_request(), CATALOG), "Read this first")
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
@@ -214,13 +209,13 @@ def test_what_was_not_tried_stands_with_the_reasons(told):
 # --- sessions without a stack ---------------------------------------------------------------------------------
 
 
-def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
+def test_a_stack_of_nothing_is_not_shown(detailed):
     detailed.measured_stack = replace(detailed.stack, settings={}, dropped={})
-    text = markdown_report(detailed, sample_request(), catalog)
+    text = markdown_report(detailed, sample_request(), CATALOG)
     assert "## The settings together" not in text
     assert "nothing that was measured together is" in text.splitlines()[2]
     detailed.measured_stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
-    section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
+    section = body_of(markdown_report(detailed, sample_request(), CATALOG), "The settings together")
     assert "; nothing that was measured together is measurably faster" in section
     assert "- compile: it adds nothing" in section
     assert "```" not in section
@@ -245,9 +240,9 @@ def test_the_sweep_with_its_knee_and_the_advice(told):
     assert "128 samples is the knee" in section
 
 
-def test_one_size_is_no_sweep(detailed, catalog):
+def test_one_size_is_no_sweep(detailed):
     del detailed.trials["batch_size=128"]
-    assert "## Batch sizes" not in markdown_report(detailed, sample_request(), catalog)
+    assert "## Batch sizes" not in markdown_report(detailed, sample_request(), CATALOG)
 
 
 # --- how to run the session again -----------------------------------------------------------------------------

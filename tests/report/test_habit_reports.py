@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts
 from planted import TINY_TARGET
+from proposals import CATALOG
 from real_session import Run, short_trials
 from report_text import html_report, markdown_report
 from sample_session import sample_history, sample_request
@@ -13,36 +14,33 @@ from advisor.experiment.events import TrialsPlanned
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding
 from advisor.report.evidence import price_of, price_text
 
-CATALOG = load_catalog()
 
-
-def sample_state():
+@pytest.fixture
+def state():
     return SessionState.of(sample_history())
 
 
-def test_a_finding_is_priced_by_the_trial_of_its_habit():
-    state = sample_state()
+def test_a_finding_is_priced_by_the_trial_of_its_habit(state):
     zero_grad, loss_sync = state.findings
     assert price_of(zero_grad, state.trials.values()).candidate.name == "zero_grad=zeros"
     assert price_of(loss_sync, state.trials.values()) is None
 
 
-def test_a_line_is_priced_by_the_value_that_does_the_same():
-    state = sample_state()
+def test_a_line_is_priced_by_the_value_that_does_the_same(state):
     zeros = state.trials["zero_grad=zeros"]
     manual = replace(zeros, candidate=replace(zeros.candidate, value="manual"))
     for value, price in (("zeros", zeros), ("manual", manual), ("gradcheck", None)):
         assert price_of(replace(state.findings[0], value=value), [manual, zeros]) is price
     slower = replace(manual, comparison=replace(manual.comparison, speedup=0.5))
     assert price_of(replace(state.findings[0], value=""), [slower, zeros]) is zeros  # what is lacking: the best
+    good = replace(zeros, candidate=Candidate("zero_grad", "step.zero_grad", "none", already_on=True))
+    assert price_of(state.findings[0], [zeros, good]) is good  # the loop's own habit: the good way
 
 
-def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure():
-    state = sample_state()
+def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure(state):
     zero_grad, loss_sync = state.findings
     assert price_text(zero_grad, state).startswith("zero_grad=zeros 0.9")
     validation = replace(zero_grad, recipe="eval_no_grad", value="grad")
@@ -51,15 +49,8 @@ def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure():
     assert price_text(loss_sync, SessionState()) == ""
 
 
-def test_where_the_habit_is_the_loops_own_the_good_way_is_the_price():
-    state = sample_state()
-    bad = state.trials["zero_grad=zeros"]
-    good = replace(bad, candidate=Candidate("zero_grad", "step.zero_grad", "none", already_on=True))
-    assert price_of(state.findings[0], [bad, good]) is good
-
-
-def test_the_reports_tell_habits_and_findings():
-    state, request = sample_state(), sample_request()
+def test_the_reports_tell_habits_and_findings(state):
+    request = sample_request()
     full = report(state, request, "0")
     assert full["findings"][0]["file"] == "train.py"
     assert full["findings"][0] | {"recipe": "zero_grad", "line": 33} == full["findings"][0]

@@ -21,6 +21,11 @@ def moments(history: list[Event]) -> Iterator[SessionState]:
         yield state
 
 
+@pytest.fixture
+def state() -> SessionState:
+    return SessionState.of(histories.whole())
+
+
 @pytest.mark.parametrize("name", histories.SESSIONS)
 def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(name):
     for state in moments(histories.SESSIONS[name]):
@@ -36,8 +41,7 @@ def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(n
                 assert figures.before_ms == found.step_ms
 
 
-def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it():
-    state = SessionState.of(histories.whole())
+def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it(state):
     record = state.trials["autocast=bfloat16"]
     contribution = Comparison(1.25, 1.2, 1.3)
     settings = dict(state.stack_settings)
@@ -60,22 +64,20 @@ def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it(
     assert figures.effect == state.stack.comparison
 
 
-def test_values_of_one_setting_are_folded_under_the_best():
-    batches = next(
-        row for row in ranking(SessionState.of(histories.whole())).rows if row.candidate.recipe == "batch_size"
-    )
+def test_values_of_one_setting_are_folded_under_the_best(state):
+    batches = next(row for row in ranking(state).rows if row.candidate.recipe == "batch_size")
     assert batches.candidate.value == 256
     assert [value.candidate.value for value in batches.values] == [128, 4096]
     assert batches.values[-1].figures is None
     assert "allocate" in batches.values[-1].note
 
 
-def test_what_only_helps_judging_has_no_row():
-    assert all(row.candidate.recipe != "control" for row in ranking(SessionState.of(histories.whole())).every)
+def test_what_only_helps_judging_has_no_row(state):
+    assert all(row.candidate.recipe != "control" for row in ranking(state).every)
 
 
-def test_what_does_not_apply_is_one_line():
-    (fold,) = ranking(SessionState.of(histories.whole())).folds
+def test_what_does_not_apply_is_one_line(state):
+    (fold,) = ranking(state).folds
     assert fold.key == "skipped"
     assert dict(fold.entries) == histories.SKIPPED
 
@@ -87,8 +89,7 @@ def test_what_waits_is_one_line_until_the_end():
     assert {name for name, _ in waiting.entries} == set(state.candidates) - set(state.trials) - {state.running}
 
 
-def test_a_star_is_recommended_and_the_tick_is_what_is_exported():
-    state = SessionState.of(histories.whole())
+def test_a_star_is_recommended_and_the_tick_is_what_is_exported(state):
     for row in ranking(state).every:
         exported = state.stack_settings.get(row.candidate.key) == row.candidate.value
         assert row.star == exported
@@ -114,8 +115,7 @@ def test_what_a_person_rejects_leaves_at_once():
     assert "rejected" in ranking(state).pending
 
 
-def test_another_batch_size_is_told_for_as_many_samples():
-    state = SessionState.of(histories.whole())
+def test_another_batch_size_is_told_for_as_many_samples(state):
     figures = ranking(state).row("batch_size=256").figures
     assert figures.samples == 64
     assert figures.after_ms == pytest.approx(figures.before_ms / 1.163)
@@ -126,8 +126,7 @@ def test_before_the_baseline_there_is_nothing():
     assert (found.rows, found.together, found.step_ms) == ((), None, None)
 
 
-def test_a_failed_setting_says_why():
-    state = SessionState.of(histories.whole())
+def test_a_failed_setting_says_why(state):
     record = state.trials["compile=max-autotune-no-cudagraphs"]
     failed = TrialResult(Outcome.FAILED, "no kernel", "Try another mode.")
     state.apply(TrialMeasured(replace(record, result=failed, comparison=None)))

@@ -63,6 +63,7 @@ def test_a_reason_has_one_sentence(state, is_finding, reason):
     assert no_result(state) == (reason, is_finding)
     assert result_line(state) == reason
     assert reason in verdict(state)
+    assert export_remark(state) == f", without settings: {reason}"
 
 
 def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
@@ -104,11 +105,6 @@ def test_a_faster_combination_that_could_not_be_confirmed_leaves_the_result_open
     reason, is_finding = no_result(state)
     assert "the most promising, 2 settings, reads 6.51x (1.02" in reason
     assert not is_finding
-
-
-def test_an_export_without_settings_says_why():
-    assert export_remark(session()) == ", without settings: nothing could be judged: no candidate was tried"
-    assert export_remark(session(lambda r: r)) == ", without settings: nothing that was tried is measurably faster"
 
 
 def test_candidates_that_help_are_counted_where_no_combination_does():

@@ -53,6 +53,7 @@ IN_THE_LOOP = {
         "print(loss)",
         'print(f"loss {loss:.3f}")',
         'progress.set_description(f"{loss}")',
+        "if step > 100:\n    break\nprint(loss.item())",
     ],
     "empty_cache": ["torch.cuda.empty_cache()"],
     "zero_grad": ["optimizer.zero_grad(set_to_none=False)"],
@@ -69,6 +70,7 @@ IN_THE_LOOP = {
     "": [
         "if step % 100 == 0: print(loss.item())",
         "print(loss.item()) if step % 10 == 0 else None",
+        "if step % 100:\n    continue\nprint(loss.item())",
         "if loss is not None: count += 1",
         "count += len(x) + x.size(0) + out.numel()",
         "optimizer.zero_grad(set_to_none=True)",
@@ -92,7 +94,7 @@ IN_THE_LOOP = {
     ("recipe", "line"), [(recipe, line) for recipe, lines in IN_THE_LOOP.items() for line in lines]
 )
 def test_a_habit_is_what_runs_at_every_step(recipe, line):
-    assert [name for name, _ in in_the_loop(line)] == ([recipe] if recipe else [])
+    assert in_the_loop(line) == ([(recipe, line.splitlines()[-1])] if recipe else [])
 
 
 def test_a_habit_is_told_with_its_place_and_what_to_do():
@@ -101,11 +103,6 @@ def test_a_habit_is_told_with_its_place_and_what_to_do():
     assert finding.text == "total += loss.item()"
     assert "wait" in finding.what
     assert "hundredth" in finding.advice
-
-
-def test_a_line_behind_a_skip_does_not_run_at_every_step():
-    assert in_the_loop("if step % 100:\n    continue\nprint(loss.item())") == []
-    assert in_the_loop("if step > 100:\n    break\nprint(loss.item())") == [("loss_sync", "print(loss.item())")]
 
 
 def test_a_handler_of_memory_that_ran_out_may_empty_the_cache():

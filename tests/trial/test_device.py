@@ -1,31 +1,27 @@
 """The seam between trials and a device: what a trial asks of a backend, shown with one that is made up."""
 
 import time
+from dataclasses import dataclass
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from advisor.errors import TargetError
 from advisor.machine import device as devices
-from advisor.machine.device import Backend, Identity, backend_of, named
+from advisor.machine.device import Backend, backend_of, named
 from advisor.trial.measurement.clock import StepClock, measure
 
 
-class Queue:
-    """A device that needs 3 ms for each step that it is given, and is never waited for by them."""
-
-    def __init__(self):
-        self.given = self.waits = 0
-        self.devices = 3
-
-
+@dataclass
 class Mark:
-    def __init__(self, queue):
-        self.queue, self.at = queue, queue.given
+    """A mark behind so many steps of a device that needs 3 ms for each, and need not be waited for."""
+
+    at: int
 
     def synchronize(self):
-        self.queue.waits += 1
+        """Return at once."""
 
     def elapsed_time(self, later):
         return 3.0 * (later.at - self.at)
@@ -33,7 +29,7 @@ class Mark:
 
 @pytest.fixture
 def queue(monkeypatch):
-    made = Queue()
+    made = SimpleNamespace(given=0, devices=3)
 
     class Queued(Backend):
         is_ahead = True
@@ -43,28 +39,21 @@ def queue(monkeypatch):
             return made.devices
 
         def synchronize(self):
-            made.waits += 1
+            """Return at once."""
 
         def mark(self):
-            return Mark(made)
-
-        def identity(self):
-            return Identity("queue of three", uuid="Q-3")
+            return Mark(made.given)
 
     monkeypatch.setitem(devices.BACKENDS, "meta", Queued)
     return made
 
 
-def stepping(queue):
+def test_blocks_on_a_device_that_works_behind_the_host_are_timed_by_its_marks(queue):
     def run_steps(steps):
         queue.given += steps
         return 8 * steps
 
-    return StepClock(torch.device("meta"), run_steps)
-
-
-def test_blocks_on_a_device_that_works_behind_the_host_are_timed_by_its_marks(queue):
-    blocks = stepping(queue).blocks(4, lambda done: len(done) >= 5)
+    blocks = StepClock(torch.device("meta"), run_steps).blocks(4, lambda done: len(done) >= 5)
     assert {(block.steps, block.samples, block.seconds) for block in blocks} == {(4, 32, 0.012)}
     assert len(blocks) > 5  # what the device was given ahead is counted too
 

@@ -1,7 +1,5 @@
 """The batches of a trial: the same first ones under every loader setting, then epoch after epoch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -149,9 +147,6 @@ def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10)).queued_batches == 0
     assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
     assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
-
-
-# --- the first batches --------------------------------------------------------------------------------------------
 
 
 class Noisy(Dataset):

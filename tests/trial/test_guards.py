@@ -1,5 +1,6 @@
 """What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -25,9 +26,6 @@ def reading(**changes):
     """A GPU in full swing with this trial on it alone."""
     usual = GpuReading(UUID, temperature_c=60, power_w=500.0, sm_clock_mhz=1980, pids=HERE, sm_percent={ME: 98})
     return replace(usual, **changes)
-
-
-# --- who is who -----------------------------------------------------------------------------------------------
 
 
 def of_us(*listings, before=frozenset(), own=frozenset({ME}), beside=frozenset(), **changes):
@@ -60,9 +58,6 @@ def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
     assert not ours
     unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
     assert disturbance_of_gpu(unlisted, ours, 90) == ""
-
-
-# --- what counts as a disturbance -----------------------------------------------------------------------------
 
 
 BOTH = frozenset({ME, STRANGER})
@@ -112,9 +107,6 @@ def test_readings_in_short():
     assert watch.gpu == GpuReadings()
 
 
-# --- the watch ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def library():
     """A GPU that works on this trial's steps once the trial has begun to compute."""
@@ -147,10 +139,7 @@ def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
 
 
 # NVML may number this process as the host does, which is not how this process numbers itself.
-with_either_number = pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
-
-
-@with_either_number
+@pytest.mark.parametrize("number", [ME, STRANGER + 7], ids=["as here", "as on the host"])
 def test_a_process_that_appears_midway(library, number):
     watch = started(library, number=number)
     with watch.watching(UUID):
@@ -178,19 +167,6 @@ def test_a_machine_without_nvml_is_not_watched():
     assert (watch.gpu, watch.disturbed, watch.energy_j_per_sample(BLOCKS)) == (None, "", None)
 
 
-# --- energy ---------------------------------------------------------------------------------------------------
-
-
-class Counter:
-    """An energy counter that moves by 30 J each time that it is read."""
-
-    millijoules = 7_000_000
-
-    def __call__(self):
-        self.millijoules += 30_000
-        return self.millijoules
-
-
 BLOCKS = [Block(steps=2, samples=8, seconds=0.5), Block(steps=1, samples=4, seconds=0.25)]
 
 
@@ -199,7 +175,7 @@ def guarded(library):
     """Guards over the fake, after watching for at least this long."""
 
     def run(seconds=0.0):
-        library.millijoules = Counter()
+        library.millijoules = itertools.count(7_000_000, 30_000).__next__  # moves by 30 J each time that it is read
         watching = Guards(watch_gpu=True, nvml=nvml_of(library))
         with watching.watching(UUID):
             time.sleep(seconds)

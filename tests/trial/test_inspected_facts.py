@@ -104,9 +104,6 @@ def test_a_model_in_the_wrapper_of_fabric_has_its_own_name():
     assert inspected(model, (torch.randn(4, 4), torch.arange(4) % 2)).model == "Linear"
 
 
-# --- whether a model takes padding for data -----------------------------------------------------------------------
-
-
 class Reader(nn.Module):
     """The mean over the words of each text: with a mask without its padding. Or the scores of each word."""
 

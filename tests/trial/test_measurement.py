@@ -1,14 +1,14 @@
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from stopped_clock import Clock
 from torch.nn.utils.rnn import pack_sequence
 
 import advisor.machine.device
@@ -33,46 +33,29 @@ CPU = torch.device("cpu")
 class Sleeping:
     """A step of 4 samples that takes these times in turn, and the last for ever."""
 
-    def __init__(self, *seconds, sleep=time.sleep):
-        self.seconds = list(seconds)
-        self.steps = 0
-        self.sleep = sleep
+    def __init__(self, time, seconds):
+        self.time, self.seconds, self.steps = time, seconds, 0
 
     def __call__(self, steps):
         for _ in range(steps):
-            self.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
+            self.time.now += self.seconds[min(self.steps, len(self.seconds) - 1)]
             self.steps += 1
         return 4 * steps
 
 
-class OwnTime:
-    """Time in which nothing but steps takes any: on a busy machine a real one takes longer than it says."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def perf_counter(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
 @pytest.fixture
 def clock_of(monkeypatch):
-    """A clock, and the step that it times, in a time of their own."""
-    own = OwnTime()
+    """A clock, and the step that it times, in a time in which nothing else takes any, on a busy machine too."""
+    now = Clock(100.0)
+    own = SimpleNamespace(perf_counter=now)
     monkeypatch.setattr(advisor.trial.measurement.clock, "time", own)
     monkeypatch.setattr(advisor.machine.device, "time", own)
 
     def make(*seconds):
-        step = Sleeping(*seconds, sleep=own.sleep)
+        step = Sleeping(now, seconds)
         return StepClock(CPU, step), step
 
     return make
-
-
-# --- the clock ------------------------------------------------------------------------------------------------
 
 
 def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
@@ -112,10 +95,6 @@ def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not(c
     assert len(blocks) >= FEWEST_BLOCKS
     assert {block.steps % 5 for block in blocks} == {0}
     assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
-
-
-def blocks_of(*step_ms):
-    return [Block(1, 4, ms / 1e3) for ms in step_ms]
 
 
 def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
@@ -163,9 +142,6 @@ class Graphs:
 )
 def test_the_samples_of_a_batch(batch, samples):
     assert batch_samples(batch, 9) == samples
-
-
-# --- warm-up --------------------------------------------------------------------------------------------------
 
 
 def test_warming_up_ends_when_the_step_time_is_steady(clock_of):

@@ -60,9 +60,7 @@ def test_every_probe_sees_the_same_random_numbers_of_python_and_numpy(mode):
 
 def test_the_operations_that_gradients_flow_through_are_counted():
     def counted(model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
-        return probe_training(step, [batch()], 0).operations
+        return probe_training(train_step(model), [batch()], 0).operations
 
     one, frozen = nn.Sequential(nn.Linear(16, 4)), nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
     frozen[0].requires_grad_(False)

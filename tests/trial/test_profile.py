@@ -42,20 +42,12 @@ def train_step(model=None):
     return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
 
 
-def slow_feed(**options):
-    data = SlowData(torch.randn(64, 16), torch.randint(4, (64,)))
-    return Feed(DataLoader(data, batch_size=8, **options))
-
-
-def quick_feed():
-    return Feed(DataLoader(TensorDataset(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8))
-
-
-# --- phases ---------------------------------------------------------------------------------------------------
+def feed_of(dataset=TensorDataset, **options):
+    return Feed(DataLoader(dataset(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8, **options))
 
 
 def test_the_phases_of_a_training_step_with_a_loader():
-    phases = measure_phases(train_step(), slow_feed(), limit_s=1.0)
+    phases = measure_phases(train_step(), feed_of(SlowData), limit_s=1.0)
     assert list(phases) == PHASES
     assert phases["data wait"] >= 16
     assert all(phases[name] > 0 for name in phases)
@@ -77,14 +69,14 @@ def test_long_steps_are_timed_less_often(limit_s, steps):
 
 def test_a_captured_step_has_no_parts_but_its_replay():
     graphed = captured(train_step())
-    feed = quick_feed()
+    feed = feed_of()
     for _ in range(6):
         graphed(feed.next())
     assert graphed.captured
     parts = measure_phases(graphed, feed, limit_s=0.0)
     assert list(parts) == ["data wait", CAPTURED]
     assert parts[CAPTURED] > 0
-    assert list(measure_phases(train_step(), quick_feed(), limit_s=0.0)) == PHASES
+    assert list(measure_phases(train_step(), feed_of(), limit_s=0.0)) == PHASES
 
 
 class Functions(nn.Module):
@@ -111,9 +103,6 @@ def test_what_a_step_computes_without_modules_is_seen(mode):
     assert record_step(PLAIN, InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3))).called == ()
 
 
-# --- the recording --------------------------------------------------------------------------------------------
-
-
 class Annotated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -125,7 +114,7 @@ class Annotated(nn.Module):
 
 
 def test_the_tables_hold_operators_and_no_ranges():
-    recording = record_step(PLAIN, train_step(Annotated()), quick_feed())
+    recording = record_step(PLAIN, train_step(Annotated()), feed_of())
     names = {row.name for row in recording.operators}
     assert {"aten::addmm", "aten::mm"} <= names
     assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
@@ -135,14 +124,11 @@ def test_the_tables_hold_operators_and_no_ranges():
 
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
-    assert record_step(PLAIN, train_step(), quick_feed(), trace_path=path).trace_path == path
+    assert record_step(PLAIN, train_step(), feed_of(), trace_path=path).trace_path == path
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
     assert counts == dict.fromkeys(PHASES, 1)
-
-
-# --- what the device did --------------------------------------------------------------------------------------
 
 
 def event(name, start, end, *, device=False, annotation=False):
@@ -176,9 +162,6 @@ def test_the_device_is_busy_while_a_kernel_runs():
     assert activity.kernels_per_step == 5
 
 
-# --- what a step moves ----------------------------------------------------------------------------------------
-
-
 ONE, OTHER, SQUARE = torch.ones(256), torch.ones(256), torch.ones(16, 16)
 TABLE, ROWS = torch.ones(10_000, 64), torch.zeros(4, dtype=torch.int64)
 ROWS_BYTES = 4 * 64 * 4
@@ -207,17 +190,14 @@ def test_what_an_operator_moves(call, expected):
 
 
 def test_the_work_of_a_step_is_counted():
-    work = with_work(PLAIN, train_step(), quick_feed())
+    work = with_work(PLAIN, train_step(), feed_of())
     assert work.flops_per_step == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
     assert work.moved_bytes_per_step > 4 * 3 * (16 * 32 + 32 * 4)
 
 
-# --- the profile ----------------------------------------------------------------------------------------------
-
-
 def test_the_profile_of_a_small_step(tmp_path):
     path = str(tmp_path / "baseline.trace.json.gz")
-    measured = profile_step(train_step(), slow_feed(), step_ms=20.0, trace_path=path)
+    measured = profile_step(train_step(), feed_of(SlowData), step_ms=20.0, trace_path=path)
     assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
     assert any("mm" in row.name for row in measured.operators)
     assert measured.flops_per_step > 2 * 8 * 16 * 32
@@ -234,13 +214,10 @@ def test_the_profile_of_a_small_step(tmp_path):
 
 
 def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
-    feed = slow_feed(num_workers=1)
+    feed = feed_of(SlowData, num_workers=1)
     measured = profile_step(train_step(), feed, step_ms=500.0)
     assert measured.phases["data wait"] > 200
     assert measured.bottleneck is Bottleneck.INPUT
-
-
-# --- the machine's rates, and the precision of float32 products that they depend on -------------------------------
 
 
 def test_the_setting_for_float32_products_is_put_back():

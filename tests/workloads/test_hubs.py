@@ -29,12 +29,6 @@ def own(name, **options):
 # --- timm -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def timm():
-    return pytest.importorskip("timm")
-
-
-@pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize(
     ("target", "options", "shape"),
     [
@@ -44,20 +38,20 @@ def timm():
     ],
 )
 def test_a_timm_model_trains_on_images_of_its_own_size(target, options, shape):
+    pytest.importorskip("timm")
     loop = load(target, *options, batch_size=2)
     assert loop.mode is Mode.TRAIN
     assert [tuple(t.shape) for t in loop.data] == [shape, (2,)]
     assert torch.isfinite(one_step(loop))
 
 
-@pytest.mark.usefixtures("timm")
 def test_a_tag_says_the_size_and_the_classes_of_its_weights():
+    pytest.importorskip("timm")
     plain, tagged = load("timm:convnext_atto", batch_size=1), load("timm:resnetv2_50x1_bit.goog_in21k", batch_size=1)
     assert plain.model.num_classes == 1000
     assert tagged.model.num_classes == 21843
 
 
-@pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [
@@ -68,6 +62,7 @@ def test_a_tag_says_the_size_and_the_classes_of_its_weights():
     ],
 )
 def test_an_unknown_name_or_option_is_answered_with_the_nearest_or_the_form(target, options, said):
+    pytest.importorskip("timm")
     error = failure(target, *options)
     assert said in f"{error.message} {error.hint}"
 
@@ -159,21 +154,15 @@ class Scaled(nn.Module):
         return values * scale + shift
 
 
-@pytest.fixture
-def damaged(tmp_path):
-    """Files that hold no program, and one with inputs that are no batch."""
+def test_exported_files_that_are_no_use(tmp_path):
     for name in ("cut.pt2", "cut.pt"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 and no more")
     torch.save({"weight": torch.ones(2)}, tmp_path / "state.pt")
-    return tmp_path
-
-
-def test_exported_files_that_are_no_use(damaged):
-    assert "cannot be read" in failure("cut.pt2", directory=damaged).message
-    assert "cannot be read" in failure("cut.pt", directory=damaged).message
-    assert "state dict" in failure("state.pt", directory=damaged).hint
-    assert "there is no file" in failure("gone.pt2", directory=damaged).message
-    assert "cannot be trained" in failure("state.pt", directory=damaged, mode=Mode.TRAIN).message
+    assert "cannot be read" in failure("cut.pt2", directory=tmp_path).message
+    assert "cannot be read" in failure("cut.pt", directory=tmp_path).message
+    assert "state dict" in failure("state.pt", directory=tmp_path).hint
+    assert "there is no file" in failure("gone.pt2", directory=tmp_path).message
+    assert "cannot be trained" in failure("state.pt", directory=tmp_path, mode=Mode.TRAIN).message
 
 
 # --- plain modules --------------------------------------------------------------------------------------------

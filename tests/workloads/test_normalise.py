@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest
@@ -328,10 +326,8 @@ def test_the_modules_of_a_loss_and_the_state_of_an_optimizer_go_where_the_model_
 
 # --- the parts as people return them, and data that is no DataLoader -------------------------------------------
 
-NET = nn.Linear(8, 3)
+NET, LOADER = Net(), loader(8)
 SGD = torch.optim.SGD(NET.parameters(), lr=0.1)
-BATCH = torch.randn(16, 8), torch.randint(3, (16,))
-LOADER = DataLoader(TensorDataset(*BATCH), 8)
 LOSS = nn.functional.cross_entropy
 
 
@@ -373,10 +369,7 @@ def test_each_part_is_found(value):
 
 
 def test_a_function_of_a_size_may_return_a_loader():
-    def make(batch_size):
-        return DataLoader(TensorDataset(*BATCH), batch_size)
-
-    loop = normalise((NET, make, LOSS), spec(batch_size=4))
+    loop = normalise((NET, loader, LOSS), spec(batch_size=4))
     assert (type(loop.data), loop.batch_size, loop.make_batch) == (DataLoader, 4, None)
 
 

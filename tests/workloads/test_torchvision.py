@@ -7,10 +7,7 @@ from torch import nn
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.entrypoint import load_target
 
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    named_models.refuse_the_network(monkeypatch)
+_no_network = pytest.fixture(autouse=True)(named_models.refuse_the_network)
 
 
 def load(name, **options):

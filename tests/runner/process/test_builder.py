@@ -12,19 +12,15 @@ import time
 import pytest
 import torch
 from planted import TINY_TARGET
-from trial_processes import SOON_S, building, gone, spec_of
+from trial_processes import SOON_S, building, gone, run, spec_of
 
 from advisor.records import Activity, Outcome, TrialKind
 from advisor.runner.trial_process import Trial
 from advisor.runner.trials import Runner
 from advisor.trial import builder
 
+pytestmark = pytest.mark.usefixtures("started_fork_server")
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server():
-    Runner.prepare()
 
 
 @pytest.fixture
@@ -42,10 +38,6 @@ def built(tmp_path):
     yield build
     for runner in runners:
         runner.forget_build()
-
-
-def run(runner, spec):
-    return runner.run(spec, lambda message: None)
 
 
 def test_trials_are_forked_from_one_build_and_leave_it_as_it_was(built, tmp_path):

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET, plant
-from trial_processes import SOON_S, appears, building, gone, spec_of, until
+from trial_processes import SOON_S, appears, building, gone, run, spec_of, until
 
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
@@ -52,10 +52,6 @@ def specs(tmp_path):
         return dataclasses.replace(spec, trial_id=name, **changes)
 
     return make
-
-
-def run(runner, spec):
-    return runner.run(spec, lambda message: None)
 
 
 def pid_in(folder):

@@ -39,9 +39,9 @@ def imports_nothing(monkeypatch):
     fork_server._kill()
 
 
-def a_process_is_started():
+def a_process_is_started(**options):
     made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
-    fork_server.start(made)
+    fork_server.start(made, **options)
     made.join()
     return made.exitcode == 0
 
@@ -194,11 +194,8 @@ def imports_for_long(tmp_path, monkeypatch):
 
 def test_an_import_may_take_as_long_as_the_budget(imports_for_long):
     imports_for_long(1.0)
-    made = fork_server.CONTEXT.Process(target=time.sleep, args=(0,))
     before = fork_server._running().pid
-    fork_server.start(made, within_s=SOON_S)
-    made.join()
-    assert made.exitcode == 0
+    assert a_process_is_started(within_s=SOON_S)
     assert fork_server._running().pid == before
 
 
@@ -206,7 +203,7 @@ def test_an_import_ends_with_the_budget(imports_for_long):
     imports_for_long(10 * SOON_S)
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="PyTorch was not imported within 1 s"):
-        fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)), within_s=1.0)
+        a_process_is_started(within_s=1.0)
     assert time.monotonic() - started < SOON_S
 
 
@@ -215,7 +212,7 @@ def test_an_import_that_ends_python_is_told_as_that(imports_for_long, name):
     """As PyTorch's does for PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=128, which has the wrong sign, and a limit."""
     imports_for_long(0, f"os.kill(os.getpid(), {getattr(signal, name):d})")
     with pytest.raises(OSError, match="python -c 'import torch'"):
-        fork_server.start(fork_server.CONTEXT.Process(target=time.sleep, args=(0,)))
+        a_process_is_started()
 
 
 def test_a_trial_runs_where_the_fork_server_lacks_the_paths_to_import_us(spec, imports_nothing):

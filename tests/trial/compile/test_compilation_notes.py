@@ -3,7 +3,7 @@ import re
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import clear_compilation_metrics, counters
+from torch._dynamo.utils import clear_compilation_metrics
 from trial_processes import spec_of
 
 from advisor.records import Mode, Outcome
@@ -12,16 +12,7 @@ from advisor.trial.profile.profiler import compilation_notes, compiled_frames
 
 
 @pytest.fixture(autouse=True)
-def _fresh_compiler():
-    """As in a trial's process, in which nothing else was compiled."""
-    forget()
-    yield
-    forget()
-
-
-def forget():
-    torch._dynamo.reset()
-    counters.clear()
+def _as_in_a_trials_process(fresh_compiler):
     clear_compilation_metrics()
 
 

@@ -1,10 +1,10 @@
 """Recorded sessions: opened, shown, and the way to go on with them."""
 
-import io
 import sys
 from dataclasses import replace
 
 import pytest
+from on_a_terminal import Terminal
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_pilot import LARGE, SMALL, notice, press, screen_text, settle
 
@@ -113,11 +113,6 @@ def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
     monkeypatch.setattr("advisor.tui.launch.open_app", lambda *_: pytest.fail("the app was opened"))
     assert cli.main(command) == (2 if command[0] == "open" else 42)
     assert command == ["demo"] or "`perf-advisor report abc` prints the session." in capsys.readouterr().err
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_open_without_a_name_shows_the_latest_session(monkeypatch):

@@ -51,9 +51,6 @@ def quotient(steps: str) -> float:
     return float(own[0]) * UNITS[own[1] if own[1:] else unit] / (float(number) * UNITS[unit])
 
 
-# --- one model ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", histories.SESSIONS)
 async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell_is_empty(name) -> None:
     async with driven(histories.SESSIONS[name], size=WIDE) as (pilot, app, _control):
@@ -71,9 +68,6 @@ async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell
                 assert quotient(row["steps"]) == pytest.approx(told, rel=0.02), key
         if match := re.search(r"([\d.]+)x faster: (.*? → .*? m?s) a step", headline(app)):
             assert quotient(match[2]) == pytest.approx(float(match[1]), rel=0.01)
-
-
-# --- the headline ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -122,9 +116,6 @@ async def test_a_busy_machine_is_told_in_amber_with_the_key_that_waits() -> None
         assert ("go_on",) in control.calls
     async with driven([*histories.whole(), busy]) as (_pilot, app, _control):
         assert "w waits" not in screen_text(app), "the session is over"
-
-
-# --- the list -------------------------------------------------------------------------------------------------
 
 
 async def test_the_list_is_ranked_folded_and_sorted_as_numbers() -> None:
@@ -206,9 +197,6 @@ async def test_other_cards_say_what_failed_what_needs_consent_and_what_the_workl
             assert [text for text in texts if text not in card(app)] == []
 
 
-# --- decisions ------------------------------------------------------------------------------------------------
-
-
 async def test_accept_and_reject_are_the_tick_which_can_be_clicked() -> None:
     async with driven(histories.whole()) as (pilot, app, control):
         control.holds_rework = True
@@ -260,8 +248,6 @@ async def test_nothing_covers_what_is_on_the_screen() -> None:
         assert screen_text(app).splitlines()[:-2] == before
         assert "a notice that is long" in notice(app)
 
-
-# --- ten questions --------------------------------------------------------------------------------------------
 
 # Of ten questions after a session: the key from view 1, the question, and what has to stand on the screen then.
 QUESTIONS = {

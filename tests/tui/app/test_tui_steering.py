@@ -1,9 +1,9 @@
 """The session obeys: skip, pause, more time, an early end; decisions, what they ask of it, and what is shown."""
 
-import io
 import sys
 
 import tui_histories as histories
+from on_a_terminal import Terminal
 from tui_pilot import choose, driven, press, screen_text, settle, tell, until
 
 from advisor.experiment import events
@@ -69,7 +69,7 @@ async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
         assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
 
 
-async def test_leaving_while_something_is_measured_is_asked_about() -> None:
+async def test_leaving_while_something_is_measured_is_asked_about_also_from_another_screen() -> None:
     async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "q")
         assert isinstance(app.screen, QuitScreen)
@@ -82,10 +82,6 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
         assert "stack of 2 is not finished." in screen_text(app)
         await press(pilot, "n")
         assert app.is_running
-
-
-async def test_leaving_from_another_screen_is_asked_about_too() -> None:
-    async with driven(histories.to_trials(), hold=True) as (pilot, app, control):
         await press(pilot, "question_mark")
         await app.action_quit()
         await settle(pilot)
@@ -96,9 +92,7 @@ async def test_leaving_from_another_screen_is_asked_about_too() -> None:
 
 
 async def test_the_end_of_a_long_session_is_in_the_title_of_the_terminal(monkeypatch) -> None:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "__stdout__", terminal)
+    monkeypatch.setattr(sys, "__stdout__", terminal := Terminal())
     async with driven(histories.whole()):
         assert "perf-advisor: done" in terminal.getvalue()
 
