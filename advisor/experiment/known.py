@@ -10,7 +10,7 @@ from functools import cached_property
 from advisor.experiment import policy
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import OTHER_VALUE, REJECTED, UNCLEAR_TOGETHER
-from advisor.experiment.plan import Plan
+from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.ranking import fills_the_device
 from advisor.judging.judge import BASELINE, Judge, cached, trial_record
 from advisor.judging.runs import Turns, prior_spread
@@ -318,6 +318,8 @@ class Known:
         why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
         if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
+        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
         later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
