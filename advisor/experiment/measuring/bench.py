@@ -19,6 +19,7 @@ from advisor.process.logs import last_stack
 from advisor.recipe.settings import Settings
 from advisor.records import (
     COMPILING,
+    FIRST_STEPS,
     Activity,
     Block,
     Inspected,
@@ -95,6 +96,7 @@ class Bench:
         self.repeats_help = True
         self.compiling: Settings | None = None
         self.compiled_beside: dict[Settings, TrialResult] = {}
+        self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
         self.world: World | None = None
         self.profiled: Profile | None = None
@@ -227,7 +229,7 @@ class Bench:
         return min(result, again, key=lambda run: (bool(run.disturbed), -speed(run)[1]))
 
     def _run_once(self, spec: TrialSpec) -> TrialResult:
-        budget = self.budget
+        budget, self._stepping_since = self.budget, None
         self.wait_while_paused()
         first = spec.kind.inspects and budget.baseline_s is None
         expected_s = None if first else self.expected_s(spec.settings)
@@ -263,7 +265,7 @@ class Bench:
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
         """Add up the time by use, and let the budget learn the duration of such a trial.
 
-        Of a trial that failed, all that was not measuring counts as warming up. Of one that compiled, so does what was
+        Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
         prepared before the first step: that was loading the compiler.
         """
         budget, settings = self.budget, Settings(spec.settings)
@@ -272,7 +274,7 @@ class Bench:
         if not result.measured:
             if result.outcome is Outcome.TIMED_OUT and compiles and not budget.has_to_compile(settings):
                 budget.learn(settings, wall_s)  # it takes longer than was expected: the next gets more time
-            self.warming_up_s += wall_s - result.measuring_s
+            self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
         # Other trials cannot be planned by these, which take longer: trials over several GPUs, the first one (the fork
@@ -328,6 +330,8 @@ class Bench:
         match message:
             case Activity():
                 self.emit(events.TrialActivity(spec.trial_id, message.text))
+                if message.text.startswith((FIRST_STEPS, COMPILING)):
+                    self._stepping_since = self.budget.spent_s
             case Block():
                 self.emit(events.BlockTimed(spec.trial_id, message.step_ms))
             case Inspected():

@@ -182,11 +182,13 @@ def test_what_failed_beside_the_trials_has_its_result(bench, tmp_path):
     (tmp_path / "target.py").write_text(building(f"{note}; raise ValueError('not today')"), encoding="utf-8")
     bench.compile_beside(LATER)
     assert not bench.has_compiled_beside()
+    began_s = bench.budget.spent_s
     result = bench.run(bench.spec("later", LATER))
     assert result.outcome is Outcome.FAILED
     assert "not today" in result.reason
     assert (tmp_path / "builds").read_text() == "built "
     assert bench.has_compiled_beside()
+    assert bench.warming_up_s <= bench.budget.spent_s - began_s, "the wait for it counts once"
 
 
 FILLS_A_CACHE = """
