@@ -14,6 +14,8 @@ _MOST_RUNNING = 16 * 2**20
 _KEPT = 2**20
 # A program can write some hundred megabytes a second. Seconds.
 _WATCH_EVERY_S = 0.1
+# Reads of what is appended during a cut: a program that writes without a pause is never caught up with. A count.
+_CATCHES_UP = 100
 
 
 @contextlib.contextmanager
@@ -49,7 +51,9 @@ def shorten(path: str, most: int) -> None:
                 return
             half = min(most, _KEPT) // 2
             end = os.pread(log, half, size - half)
-            while appended := os.pread(log, half, size):  # since its size was read
+            for _ in range(_CATCHES_UP):
+                if not (appended := os.pread(log, half, size)):  # since its size was read
+                    break
                 end = (end + appended)[-half:]
                 size += len(appended)
             os.ftruncate(log, half)

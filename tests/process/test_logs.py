@@ -51,6 +51,14 @@ def test_what_is_appended_while_a_log_is_cut_stays(tmp_path, monkeypatch, call):
     assert b"the end\n" in path.read_bytes()
 
 
+def test_a_process_that_writes_without_a_pause_is_cut_all_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 9000)
+    monkeypatch.setattr(log_files.os, "pread", lambda log, most, place: b"more\n")
+    log_files.shorten(str(path), 4000)
+    assert path.stat().st_size < 4100
+
+
 LOUD = TINY_TARGET.replace(
     "def build():\n",
     "def build():\n    import os, sys\n    print('the beginning', flush=True)\n"
