@@ -131,8 +131,9 @@ def unfinished(bench: Bench) -> str:
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (
-        f"{bench.compiling} still compiled when the time was over: `--resume` with a longer --budget goes on, and "
-        f"finds what is done in the compiler's cache"
+        f"{bench.compiling} still compiled when the time was over, after "
+        f"{bench.budget.spent_s - bench.compiling_since_s:.0f} s: "
+        f"`--resume` with a longer --budget goes on, and finds what is done in the compiler's cache"
     )
 
 

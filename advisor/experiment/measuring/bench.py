@@ -66,9 +66,9 @@ class Bench:
     ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
     when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
     and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
-    that compile in a process beside the trials, and ``compiled_beside`` are those that have. ``world``: the ranks of a
-    script for torchrun, in which all its trials run. The person's requests, from any thread: no trial starts before
-    ``may_go_on`` is set, and none once the session is ``ending``.
+    that compile in a process beside the trials, since ``compiling_since_s``, and ``compiled_beside`` are those that
+    have. ``world``: the ranks of a script for torchrun, in which all its trials run. The person's requests, from any
+    thread: no trial starts before ``may_go_on`` is set, and none once the session is ``ending``.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Bench:
         self.why_not_built_once = ""
         self.repeats_help = True
         self.compiling: Settings | None = None
+        self.compiling_since_s = 0.0
         self.compiled_beside: dict[Settings, TrialResult] = {}
         self._stepping_since: float | None = None
         self.inspected: Inspected | None = None
@@ -173,7 +174,7 @@ class Bench:
 
     def compile_beside(self, settings: Settings) -> None:
         """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
-        self.compiling = settings
+        self.compiling, self.compiling_since_s = settings, self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
