@@ -132,7 +132,7 @@ def _usual_gain(known: Known, candidate: Candidate) -> float:
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
-    """Whether a candidate is tried alone before it joins: that costs less, but not where it promises much there."""
+    """Whether a candidate that promises little on the stack is tried alone first, which costs less."""
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))

@@ -19,7 +19,7 @@ class ScalingRow:
     step_ms: float | None = None
     samples_per_s: float | None = None
     speedup: float | None = None  # in samples per second; None where the trial failed
-    ci_low: float | None = None  # of 95 %
+    ci_low: float | None = None  # of 95 % where they took turns with one GPU, else of 99 %
     ci_high: float | None = None
     exposed_ms: float | None = None
     straggler_share: float | None = None

@@ -38,7 +38,7 @@ OPTIONAL = [
     *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetUtilizationRates"),
     *("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetCudaComputeCapability"),
 ]
-# What only a trial asks for.
+# What tells a trial of disturbances and energy.
 WATCHED = [
     *("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMarginTemperature"),
     *("nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetTotalEnergyConsumption"),

@@ -229,8 +229,8 @@ def warm_up(
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    That may compile for minutes. ``at_least`` further steps always run. The ``earlier`` steps count towards the limit,
-    each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
+    The first step may compile for minutes. ``at_least`` further steps always run. The ``earlier`` steps count towards
+    the limit, each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)
