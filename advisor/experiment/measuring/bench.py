@@ -275,7 +275,8 @@ class Bench:
         if not result.measured:
             if result.outcome is Outcome.TIMED_OUT and compiles and not budget.has_to_compile(settings):
                 budget.learn(settings, wall_s)  # it takes longer than was expected: the next gets more time
-            self.warming_up_s += budget.spent_s - (self._stepping_since or budget.spent_s)
+            if self._stepping_since is not None:
+                self.warming_up_s += budget.spent_s - self._stepping_since
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
         # Other trials cannot be planned by these, which take longer: trials over several GPUs, the first one (the fork

@@ -27,7 +27,8 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
 
 
 def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_sessions, tmp_path, monkeypatch):
-    monkeypatch.setattr("advisor.experiment.measuring.budget._FIRST_GRACE_S", 3.0)
+    for limit in ("_FIRST_GRACE_S", "_FIRST_AT_LEAST_S"):
+        monkeypatch.setattr(f"advisor.experiment.measuring.budget.{limit}", 3.0)
     text = TINY_TARGET.replace("        return 1.0 * x", "        while True: pass")
     run = Run(tmp_path, text, budget_s=1.0)
     started = time.monotonic()
@@ -35,6 +36,7 @@ def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_s
     assert time.monotonic() - started < 3.0 + GRACE_S
     assert run.state.failure.exit_code == ExitCode.TARGET
     assert run.state.failure.message.startswith("the baseline could not be measured: no result after 3 s")
+    assert run.state.finished.spent.warming_up_s == 0
 
 
 ONLY_WHERE_IT_WAS_BUILT = """
