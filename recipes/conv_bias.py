@@ -1,7 +1,7 @@
 """No bias before a norm
 
 What it does: A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias.
-torch.fx finds such pairs in the model, or in each part that it can follow. Before frozen norms they stay in training.
+torch.fx finds such pairs in the model, or each part that it can follow. Before frozen norms biases stay in training.
 
 Why it helps: The norm subtracts the mean of each channel, and the bias with it. The bias costs an addition in the
 forward pass, a sum over the whole gradient in the backward pass, and a part of the optimizer's step.

@@ -2,7 +2,7 @@
 
 What it does: With `true`, DistributedDataParallel searches the graph of every step for parameters without gradient.
 
-Why it helps: Switched off, that walk is saved. Many loops copied the setting from a model that needed it.
+Why it helps: Switched off, that search is saved. Many loops copied the setting from a model that needed it.
 
 When it does not: A model with parameters that get no gradient in some step needs it: without it the next step fails and
 names them.

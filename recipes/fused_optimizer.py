@@ -7,7 +7,7 @@ foreach on CUDA and the for-loop on the CPU. `fused` replaces apex's fused optim
 Why it helps: A fused update reads and writes parameters, gradients and state once, in a few kernels, not in hundreds.
 
 When it does not: The gain is at most the optimizer's share of the step, small in most. foreach needs a temporary copy
-as large as the parameters. Some classes, such as RMSprop, have no fused step, and none takes sparse gradients.
+as large as the parameters. Some classes, such as RMSprop, have no fused step; fused steps take no sparse gradients.
 
 Numerics: close: the same formula, with intermediate results rounded at other places.
 

@@ -6,7 +6,7 @@ switches dropout and batch norm, and autograd goes on recording.
 Why it helps: Nothing is recorded for a backward pass, and each activation is freed when the next layer has read it.
 Inference mode also drops the version counters and view tracking of tensors.
 
-When it does not: A loop under one of the two has most of the gain. They differ by a few microseconds per operation,
+When it does not: A loop under one of the two has most of the gain already. They differ by microseconds per operation,
 which shows only with many small operations. Tensors made in inference mode cannot take part in autograd later.
 
 Numerics: close: PyTorch's own attention layers (`nn.MultiheadAttention`, `nn.TransformerEncoderLayer`) take a fused

@@ -3,7 +3,7 @@
 What it does: Forms batches of samples of like lengths: the samples of fifty batches are sorted by length, cut into
 batches, and these put in random order. Within a batch neighbours go to different GPUs.
 
-Why it helps: All GPUs wait for the one with the longest samples. Like lengths take equally long, and less padding.
+Why it helps: All GPUs wait for the one with the longest samples. Like lengths take equally long, with less padding.
 
 When it does not: Samples of one length leave nothing to group. Batches are less random than before.
 

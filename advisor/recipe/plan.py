@@ -16,7 +16,7 @@ class StepPlan:
     autocast: str = "none"  # or bfloat16, float16; float16 in training goes with a gradient scaler
     zero_grad: str = "none"  # set_to_none; or zeros, or manual: `param.grad = None` by hand
     grad_mode: str = "grad"  # of inference: also no_grad, inference_mode, or caller for the one that a call finds
-    compile_mode: str = "none"  # or a mode of torch.compile; default where one of the next settings asks for compiling
+    compile_mode: str = "none"  # or a mode of torch.compile; scope, freezing or combo kernels alone: `default`
     compile_scope: str = "model"  # or regional: repeated blocks; pointwise: operations; with_loss (training): as one
     few_shapes: bool = False  # batches are padded to few lengths, and the model is compiled for each
     freezing: bool = False  # in inference: parameters become constants of the compiled code
@@ -25,7 +25,7 @@ class StepPlan:
     cuda_graph: bool | str = False  # on CUDA: the step is captured; AROUND_LOSS (training) leaves its loss out
     non_blocking: bool = False  # the host goes on while a batch is copied
     accumulate: int = 1  # in training: the batches that make one update
-    create_on_device: bool = False  # what model and loss create without naming a device is created on this one
+    create_on_device: bool = False  # what model and loss create without naming a device is created on `device`
     device_prefetch: bool = False  # the loader's next batch is copied while the present one is computed on
     device_transform: Callable[[Any], Any] | None = None  # applied to the loader's batches on the device
     memory_format: str = "none"  # the format that batches of the matching rank are converted to

@@ -364,7 +364,7 @@ class TrialRecord:
     step_ms: float | None = None
     samples_per_s: float | None = None
     confirmed: bool = False  # turns with the baseline settled it
-    contribution: Comparison | None = None  # of others with it to those without it; also beside what it does alone
+    contribution: Comparison | None = None  # how many times as fast other settings are with it as without it
 
     @property
     def own_effect(self) -> Comparison | None:

@@ -92,8 +92,9 @@ class AdvisorApp(ThemedApp):
         """The screen with the views."""
         return MainScreen(self.context, self.controller, self._read_gauges)
 
-    def on_ready(self) -> None:
-        """Measure, once the first picture is there."""
+    async def on_ready(self) -> None:
+        """Add the views that nobody sees yet, and measure, once the first picture is there."""
+        await self.base_screen.add_hidden_views()
         gc.enable()
         self._load_recipes()
         if self._open_session and not self._stopping:  # a signal may have come before

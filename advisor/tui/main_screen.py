@@ -20,7 +20,7 @@ TICK_S = 1.0
 
 
 class MainScreen(Screen[object]):
-    """The views, one at a time, and the lines around them."""
+    """The views, one at a time, and the lines around them. Only the first view is there at the first picture."""
 
     BINDINGS = [
         key(f"view.{name}", view.number, f"show_view('{name}')", view.title, view.about, show=False)
@@ -34,8 +34,9 @@ class MainScreen(Screen[object]):
         self.context, self._controller = context, controller
         self._navigation, self._gauges = Navigation(context), GaugeStrip(read_gauges, context.recorded)
         self._views = [view(context, controller) for view in VIEWS]
-        self._switcher = ContentSwitcher(*self._views, initial=self._views[0].id, id="views")
+        self._switcher = ContentSwitcher(self._views[0], initial=self._views[0].id, id="views")
         self.status = StatusBar(context)
+        self._wanted = ""
 
     def compose(self) -> ComposeResult:
         yield from (self._navigation, self._gauges, self._switcher, self.status, KeyFooter())
@@ -45,13 +46,23 @@ class MainScreen(Screen[object]):
             self.set_interval(TICK_S, self.tick)
         self.action_show_view("result")
 
+    async def add_hidden_views(self) -> None:
+        """Add the other views: beside the start of the trials' server, they would delay the first picture."""
+        for view in self._views[1:]:
+            await self._switcher.add_content(view)
+        if self._wanted:
+            self.action_show_view(self._wanted)
+
     @property
     def view(self) -> View:
         """The view that is shown."""
         return next(view for view in self._views if view.id == self._switcher.current)
 
     def action_show_view(self, view_id: str) -> None:
-        """Switch to a view, and let it take the keys."""
+        """Switch to a view, once it is there, and let it take the keys."""
+        if all(view.id != view_id for view in self._switcher.children):
+            self._wanted = view_id
+            return
         self._switcher.current = view_id
         self._navigation.shown = self.view.title
         self.draw()

@@ -9,6 +9,7 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
 from textual.style import Style
 from textual.widgets import DataTable
@@ -80,7 +81,8 @@ class Table(DataTable[Text], inherit_bindings=False):
         self.shown: tuple[Column, ...] = ()
         self._given: tuple[Sequence[Column], Rows] = ((), {})
         self._cells: dict[str, tuple[Content, ...]] = {}
-        self._colours = ""
+        self._colours = self._styled = ""
+        self._sized = Size()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to sort where there is something to sort."""
@@ -157,6 +159,18 @@ class Table(DataTable[Text], inherit_bindings=False):
         """Put the cursor on a row, if there is one of that key."""
         if key in self._cells:
             self.move_cursor(row=self.keys.index(key), animate=False)
+
+    def notify_style_update(self) -> None:
+        """Draw all cells again for another theme only; Textual would do so for each change of focus."""
+        if self._styled != self.app.theme:
+            self._styled = self.app.theme
+            super().notify_style_update()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw nothing again if the table comes back on screen with the same size."""
+        if event.size == self._sized:
+            event.prevent_default()
+        self._sized = event.size
 
     def on_key(self, event: events.Key) -> None:
         self.touched = self.touched or event.key in _MOVING

@@ -17,6 +17,7 @@ from advisor.tui import main_screen
 from advisor.tui.views import VIEWS
 from advisor.tui.views.export import ExportView
 from advisor.tui.widgets.lines import KeyFooter
+from advisor.tui.widgets.table import Table
 
 INTERVAL_S = 0.5
 NAME = histories.RUNNING
@@ -45,6 +46,7 @@ def counted(monkeypatch) -> Counter[str]:
         count(view, "show")
         count(view, "show_live")
     count(KeyFooter, "render")
+    count(Table, "_render_cell")
     return counts
 
 
@@ -64,6 +66,14 @@ async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_alway
         assert counted["TrialsView.show_live"] <= most + 1
         assert not counted["TrialsView.show"], "nothing else of the view has changed"
         assert "block 39" in screen_text(app).splitlines()[-2]
+
+
+async def test_a_table_that_comes_back_or_gets_the_focus_draws_no_cell_again(counted) -> None:
+    async with driven(histories.whole()) as (pilot, _app, _control):
+        await press(pilot, "3", "1", "tab", "tab")
+        counted.clear()
+        await press(pilot, "3", "1", "tab", "tab")
+        assert counted["Table._render_cell"] == 0
 
 
 async def test_the_clock_and_the_running_trial_redraw_no_whole_view(counted) -> None:

@@ -10,6 +10,7 @@ from tui_pilot import LARGE, SIZES, SMALL, cells, driven, press, screen_text, se
 from advisor.experiment import events
 from advisor.machine.host import sample_host
 from advisor.records import Profile
+from advisor.tui.main_screen import MainScreen
 from advisor.tui.widgets.lines import GaugeStrip, KeyFooter
 from advisor.tui.widgets.table import Table
 
@@ -95,6 +96,22 @@ async def test_a_key_that_a_text_field_takes_is_not_offered_there() -> None:
         assert app.base_screen.focused.value.endswith("s")
         assert "s Save" not in keys_line(app)
         assert "f1 Help" in keys_line(app)
+
+
+async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monkeypatch) -> None:
+    """Only the first view is there at the first paint."""
+    real = MainScreen.add_hidden_views
+
+    async def after_a_key(self) -> None:
+        self.action_show_view("trials")
+        assert self.view.id == "result"
+        await real(self)
+
+    monkeypatch.setattr(MainScreen, "add_hidden_views", after_a_key)
+    async with driven(histories.to_trials(), hold=True) as (_pilot, app, _control):
+        assert app.view.id == "trials"
+        assert app.focused is not None
+        assert "warming up" in screen_text(app)
 
 
 async def test_gauges_are_shown_where_there_is_room() -> None:

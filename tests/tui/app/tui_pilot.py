@@ -24,7 +24,7 @@ from advisor.tui.app import AdvisorApp
 from advisor.tui.controller import SESSION_GROUP
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.views import VIEWS
-from advisor.tui.views.base import ListView
+from advisor.tui.views.base import ListView, View
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
@@ -219,7 +219,8 @@ def _has_work(app: AdvisorApp) -> bool:
     held = isinstance(control, FakeControl) and control.held
     if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
         return True
-    if not app._inbox.empty():
+    hidden = len(app.base_screen.query(View)) < len(VIEWS)  # they are added after the first picture
+    if hidden or not app._inbox.empty():
         return True
     pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
     if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):
