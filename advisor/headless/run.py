@@ -56,20 +56,23 @@ class HeadlessReporter:
         self._file = file
         self._last: dict[str, object] = {}  # the last verdict on a candidate, by its label; the last line on the stack
         self._share = 0.0
+        self._taking = threading.Lock()
         self._closed = False
 
     def close(self) -> None:
         """Ignore events from now on: the present state is reported, and an interrupted session may still post some."""
-        self._closed = True
+        with self._taking:
+            self._closed = True
 
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
-        if self._closed:
-            return
-        lines = list(self._lines(event))  # before the state has the event: some lines say what is new
-        self.state.apply(event)
-        for line in lines:
-            self._tell(line)
+        with self._taking:
+            if self._closed:
+                return
+            lines = list(self._lines(event))  # before the state has the event: some lines say what is new
+            self.state.apply(event)
+            for line in lines:
+                self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line. The session goes on even if nobody reads it any more."""

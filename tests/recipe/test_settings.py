@@ -2,6 +2,7 @@ import string
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
@@ -23,6 +24,7 @@ def typed(settings):
 # --- YAML -----------------------------------------------------------------------------------------------------
 
 
+@limits(deadline=None)  # the first call imports YAML
 @given(settings_of_any_kind)
 def test_yaml_gives_the_same_settings_back(settings):
     assert typed(Settings.from_yaml(settings.to_yaml())) == typed(settings)
