@@ -210,6 +210,33 @@ def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
     assert {place.file for place in loop.places} == {str(tmp_path / "train.py")}
 
 
+def test_the_loop_of_a_library_that_reads_no_loader_is_taken_once_it_makes_a_second_update(script, tmp_path):
+    """As of Stable-Baselines3, whose minibatches come from a buffer; a state may be made by an update before it."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/a_learner.py").write_text(
+        "def learn(update, made, rollouts=100):\n    made()\n"
+        "    for rollout in range(rollouts):\n        for batch in range(4):\n            update()\n"
+    )
+    loop, names = script(f"""
+        import sys
+        sys.path.append("{tmp_path}/site-packages")
+        from a_learner import learn
+        def update():
+            x, y = numbers[:16], 2 * numbers[:16]
+            {OWN_STEP}
+            seen.append(len(seen))
+        def made():
+            model(numbers[:2]).sum().backward()
+            optimizer.step()
+            optimizer.state.clear()
+        learn(update, made)
+    """)
+    assert loop.samples == 16
+    before = len(names["seen"])
+    batches(loop, 8)
+    assert len(names["seen"]) == before + 8
+
+
 def test_a_loop_in_a_case_is_found(script):
     loop, names = script(
         """

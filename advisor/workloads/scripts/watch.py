@@ -20,6 +20,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from advisor.files.paths import INSTALLED
 from advisor.python.loops import FoundLoop, Line, Pass, Where, lines_up, loops_around, stack_from, users_lines
 from advisor.records import Place
 from advisor.workloads.places import call_in_users_code
@@ -31,6 +32,7 @@ from advisor.workloads.scripts.running import Pause, Script, patched, without_wo
 _MOST_CALLS = 64
 # Modules of TensorBoard whose threads write what is logged.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
+_PYTORCHS = tuple(f"{folder}torch/" for folder in INSTALLED)
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
 _MOST_ROUNDS = 1000  # an optimizer that makes more of them in one update is all of a training
@@ -85,6 +87,7 @@ class Seen:
     clip_norm: float | None = None
     changes_gradients: bool = False  # they were made or clipped in another way than by that norm
     endless: bool = False  # one update is all of the training
+    by_library: bool = False  # a library makes updates in a loop of its own, which reads no loader
     by_hand: bool = False  # no optimizer makes the updates; ``frames`` is the stack at the second backward pass
 
     # What is no step.
@@ -107,11 +110,16 @@ class Seen:
     def loops(self) -> list[FoundLoop]:
         """All loops of the script's own that the first update was made in, innermost first.
 
-        Else those by which a library reads the loader, and not those in which it calls a function that does.
+        Else those by which a library reads the loader, and not those in which it calls a function that does; or all in
+        which it makes the update, but PyTorch's.
         """
         users = [where for where in self.frames if where.is_users]
         if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
             return found
+        if self.by_library:
+            inner = self.frames[: self.frames.index(users[-1])]
+            others = (one for one in inner if not (one.is_users or any(part in one.file for part in _PYTORCHS)))
+            return [loop for one in others for loop in loops_around(one)]
         reading = {code for code, _ in self.reads}
         inner = itertools.takewhile(lambda one: not (one.is_users and one.code in reading), self.frames)
         of_library = (loop for where in inner if where.code in reading for loop in loops_around(where))
@@ -286,17 +294,22 @@ class Watch:
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
         place = users_lines(lines_up(sys._getframe(1)))
-        if self.seen.updates and self.seen.loader is None and place == self._update_at:
+        again = place == self._update_at  # by the same statement of the script
+        if self.seen.updates and self.seen.loader is None and again:
             self._leave("update", place)
         elif not self.seen.frames:
+            self.seen.by_library = again
             frames, self._update_at = stack_from(sys._getframe(1)), place
             self.seen.fitted = fitted_by_library(frames)
             if self.seen.fitted is not None:
                 self.seen.frames = frames
                 self._leave()
-            elif not self._is_in_loop(frames) and has_closure and max(iterations, default=0) > _MOST_ROUNDS:
-                self.seen.frames, self.seen.updates, self.seen.endless = frames, [optimizer], True
-                self.seen.loader = self.seen.batch = None
+            elif not self._is_in_loop(frames):
+                self.seen.calls.clear()
+                self.seen.passes.clear()
+                if has_closure and max(iterations, default=0) > _MOST_ROUNDS:
+                    self.seen.frames, self.seen.updates, self.seen.endless = frames, [optimizer], True
+                    self.seen.loader = self.seen.batch = None
 
     def _is_in_loop(self, frames: list[Where]) -> bool:
         """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
