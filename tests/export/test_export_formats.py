@@ -89,7 +89,8 @@ def test_a_path_means_a_format(option, path, outputs, wanted):
     assert format_for(option, path, outputs).id == wanted
 
 
-def test_of_a_session_without_places_the_change_says_what_to_do(state, tmp_path):
+def test_of_a_session_without_facts_the_change_says_what_to_do(state, tmp_path):
+    state = replace(state, facts=None)
     outputs = Outputs(export_path=str(tmp_path / "train.tuned.py"), own_file=str(tmp_path / "train.py"))
     (error,) = write_outputs(state, sample_request(), outputs, Catalog({})).errors
     assert "Measure again" in error.hint

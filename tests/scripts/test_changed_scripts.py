@@ -262,6 +262,15 @@ class TestPlaces:
         assert "# perf-advisor: not here: cpu.allocator: jemalloc: " in text
         assert re.search(r"#   MALLOC_CONF=\S+,muzzy_decay_ms:-1\n", text), "a name is not cut in two"
 
+    def test_a_file_that_leaves_its_parts_to_a_library_gets_the_switches(self, script):
+        loop, _ = script("for x, y in loader:\n    STEP\n")
+        facts = dataclasses.replace(facts_of(loop), places=())
+        settings = {"cpu.threads": 1, "optimizer.implementation": "fused"}
+        patched = patched_files(load_catalog(()), settings, facts, os.path.realpath("train.py"))
+        text = patched.files[os.path.realpath("train.py")].decode()
+        assert "torch.set_num_threads(1)\n" in text
+        assert "# perf-advisor: not here: optimizer.implementation: fused" in text
+
     def test_an_evaluation_that_records_gradients_gets_a_decorator(self, tmp_path):
         path = copies("reference", tmp_path)
         found = [Finding("eval_no_grad", "reference_engine.py", 38, "", "", "")]

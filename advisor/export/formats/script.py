@@ -81,11 +81,8 @@ def _patched(found: Found) -> Patched:
             f"the loop is the one of {facts.trainer}, so no line of your file is changed.",
             "Export tuned.yaml: its callback gives the trainer the settings.",
         )
-    if facts is None or not facts.places:
-        raise UsageError(
-            "no line of your file is known to hold the loop, or to make the model, the optimizer or the data.",
-            "Export tuned.yaml, which `advisor.load` applies.",
-        )
+    if facts is None:
+        raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
     measured = f": {found.speedup}" if found.speedup else ""
     evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
     given = arguments_of_trainer(settings, facts)
