@@ -5,7 +5,9 @@ what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effe
 Recipe modules never import torch at module level: the app's process reads them too.
 """
 
+import ast
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -411,7 +413,8 @@ def card(recipe: Recipe) -> str:
 
 
 def _card_of(module: ModuleType) -> str:
-    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", (module.__doc__ or "").strip())
+    text = module.__doc__ or ast.get_docstring(ast.parse(inspect.getsource(module))) or ""  # `python -OO` keeps none
+    return _HEADING.sub(lambda found: f"{found[1]}\n{'-' * len(found[1])}\n", text.strip())
 
 
 def section_of(text: str, heading: str) -> str:

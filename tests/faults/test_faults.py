@@ -289,7 +289,7 @@ def test_many_trials_leave_nothing_behind(tmp_path):
 
 def _levels(folder):
     me = psutil.Process()
-    server = psutil.Process(fork_server._pid())
+    server = fork_server._running()
     family = [me, server]
     places = [folder, *Path(os.environ.get("TMPDIR", "/tmp")).glob(f"perf-advisor-{os.getuid()}-*")]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]

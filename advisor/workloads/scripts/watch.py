@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import multiprocessing.process
 import os
+import re
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from advisor.workloads.scripts.running import Pause, Script, patched, without_wo
 _MOST_CALLS = 64
 # Modules of TensorBoard whose threads write what is logged.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
-_PYTORCHS = tuple(f"{folder}torch/" for folder in INSTALLED)
+_PYTORCHS = re.compile(f"({'|'.join(INSTALLED)})torch/")
 # A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
 _PREDICTS_S = 10.0
 _MOST_ROUNDS = 1000  # an optimizer that makes more of them in one update is all of a training
@@ -117,9 +118,8 @@ class Seen:
         if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
             return found
         if self.by_library:
-            inner = self.frames[: self.frames.index(users[-1])]
-            others = (one for one in inner if not (one.is_users or any(part in one.file for part in _PYTORCHS)))
-            return [loop for one in others for loop in loops_around(one)]
+            below = [one for one in self.frames[: self.frames.index(users[-1])] if not one.is_users]
+            return [loop for one in below if not _PYTORCHS.search(one.file) for loop in loops_around(one)]
         reading = {code for code, _ in self.reads}
         inner = itertools.takewhile(lambda one: not (one.is_users and one.code in reading), self.frames)
         of_library = (loop for where in inner if where.code in reading for loop in loops_around(where))
