@@ -80,7 +80,7 @@ class PlainRun:
         def step(batch):
             nonlocal batches
             batches += 1
-            with self._autocast():
+            with self._autocast(cached=form is not of_model):
                 value = form(model, loss, self._moved(batch))
             scaler.scale(value / self.accumulate).backward()
             if batches % self.accumulate == 0:
@@ -99,7 +99,7 @@ class PlainRun:
         def step(inputs):
             was_training = model.training
             model.eval()
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), self._autocast(cached=True):
                 output = model(self._moved(inputs))
             model.train(was_training)
             return output
@@ -108,14 +108,15 @@ class PlainRun:
 
     def own_step(self, step, model):
         def run(batch):
-            with self._autocast():
+            with self._autocast(cached=False):
                 return step(self._moved(batch))
 
         return run
 
-    def _autocast(self):
+    def _autocast(self, cached):
+        """Weights are cast anew for each use where the loss may change them in between."""
         dtype = getattr(torch, self.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not torch.float32, cache_enabled=False)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not torch.float32, cache_enabled=cached)
 
     def _moved(self, batch):
         return tree_map(lambda tensor: tensor.to(self.device), batch)

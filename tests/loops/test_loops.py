@@ -11,7 +11,8 @@ from process_state import state_put_back
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from advisor.records import Mode, Numerics, Value
-from loops.kinds import CATALOG, LOOPS, Loop, PlainRun, TunedRun
+from loops.kinds import CATALOG, Loop, PlainRun, TunedRun
+from loops.variants import LOOPS
 
 FUSED = {"optimizer.implementation": "fused"}
 STACK = {**FUSED, "model.memory_format": "channels_last", "precision.autocast": "bfloat16", "step.zero_grad": "manual"}
