@@ -41,8 +41,18 @@ def test_a_budget_is_spent_and_may_be_extended(clock):
     assert [budget.allows(20.0, reserve_s=reserve_s) for reserve_s in (10.0, 10.1)] == [True, False]
     budget.extended_s = 30.0
     assert (budget.left_s, budget.timeout_s) == (60.0, 59.5)
+    with budget.stopped():
+        clock.now += 90
+    assert budget.left_s == 60.0
     clock.now += 90
     assert (budget.left_s, budget.timeout_s) == (0.0, 0.5)
+    measure_s = budget.measure_s
+    budget.extended_s += 60.0
+    assert (budget.left_s, budget.measure_s) == (30.0, measure_s)
+    budget.restart()
+    assert budget.left_s == 90.0
+    budget.restart(20.0)
+    assert (budget.total_s, budget.left_s) == (20.0, 20.0)
 
 
 def test_before_anything_was_measured_a_trial_takes_what_it_measures_twice_and_a_second(clock):

@@ -237,12 +237,6 @@ def measured():
     return SessionState.of(sample_history())
 
 
-@pytest.fixture
-def pending(measured):
-    measured.apply(events.Decided("autocast", Decision.REJECTED))
-    return measured
-
-
 def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):
     before, ranked = measured.stack, measured.recommendations
     assert AUTOCAST in before.settings
@@ -256,13 +250,14 @@ def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):
     assert (measured.stack, measured.recommendations) == (before, ranked)
 
 
-def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
-    assert set(settings_to_export(pending)) == OTHERS
+def test_exports_hold_the_rest_and_say_that_it_has_no_figure(measured, tmp_path):
+    measured.apply(events.Decided("autocast", Decision.REJECTED))
+    assert set(settings_to_export(measured)) == OTHERS
     path = tmp_path / "tuned.yaml"
-    written = write_outputs(pending, sample_request(), Outputs(export_path=str(path)), load_catalog())
+    written = write_outputs(measured, sample_request(), Outputs(export_path=str(path)), load_catalog())
     assert written.sentences[0] == f"Settings written to {path}: 2 settings, {WHY}."
     assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
-    assert "precision.autocast" not in python_source(load_catalog(), settings_to_export(pending), Mode.TRAIN)
+    assert "precision.autocast" not in python_source(load_catalog(), settings_to_export(measured), Mode.TRAIN)
 
 
 def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):

@@ -221,13 +221,9 @@ def test_journals_that_cannot_be_read(text):
     assert [past.session_id for past in list_sessions()] == [readable.session_id]
 
 
-def named(*names):
-    for name in names:
-        written().path.rename(sessions_folder() / f"{name}.jsonl")
-
-
 def test_sessions_are_found_by_their_beginning():
-    named("20250101-120000", "20250102-120000", "20250102-120000-1", "20250103-090000")
+    for name in ("20250101-120000", "20250102-120000", "20250102-120000-1", "20250103-090000"):
+        written().path.rename(sessions_folder() / f"{name}.jsonl")
     assert open_session().session_id == "20250103-090000"
     assert open_session("20250101").session_id == "20250101-120000"
     assert open_session("20250102-120000").session_id == "20250102-120000"

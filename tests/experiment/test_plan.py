@@ -17,9 +17,6 @@ from advisor.records import Hardware, Mode, Numerics, Objective, Outcome, TrialR
 PAIR = Settings({**BF16.settings, **GRAPH.settings})
 
 
-AT_ONCE = loader_facts(on_device_problem="")
-
-
 @pytest.mark.parametrize(("batches", "live_on"), [(8, True), (1000, False)])
 def test_the_workers_of_short_epochs_live_on_in_a_stack(batches, live_on):
     loader = loader_facts(num_workers=0, length=batches)
@@ -34,8 +31,9 @@ def test_batches_that_are_read_at_once_spare_the_workers():
         return known_of(gpu_facts(profile=profile_facts(step_ms=10.0, phases=phases), loader=loader)).plan.usual_stack()
 
     assert WORKERS.key in usual(loader_facts())
-    assert WORKERS.key not in usual(AT_ONCE)
-    assert usual(AT_ONCE)["data.on_device"] is True
+    at_once = usual(loader_facts(on_device_problem=""))
+    assert WORKERS.key not in at_once
+    assert at_once["data.on_device"] is True
 
 
 def test_a_usual_setting_is_in_the_first_stack_where_the_phases_that_it_shortens_take_time():

@@ -68,32 +68,32 @@ def test_a_batch_that_fills_the_device_is_not_recommended(peak_gib, fits):
     assert not fills_the_device(FACTS, other.candidate.settings, other.result)
 
 
+COMPILED = {"compile.mode": "default", "step.cuda_graph": True}
+
+
+def on_top(*contribution):
+    """The record of a compilation in a stack of 4 times, to which it contributed so much."""
+    return replace(record("compile", "default", 400), settings=COMPILED, contribution=Comparison(*contribution))
+
+
 @pytest.mark.parametrize(
     ("stack", "decisions", "shown"),
     [
-        pytest.param({"compile.mode": "default", "step.cuda_graph": True}, {}, True, id="it stayed"),
+        pytest.param(COMPILED, {}, True, id="it stayed"),
         pytest.param({"step.cuda_graph": True}, {}, False, id="it did not stay"),
         pytest.param({"compile.mode": "max-autotune", "step.cuda_graph": True}, {}, False, id="another value stayed"),
         pytest.param({"step.cuda_graph": True}, {"compile": Decision.REJECTED}, True, id="it was rejected"),
     ],
 )
 def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decisions, shown):
-    on_top = replace(record("compile", "default", 400), settings={"compile.mode": "default", "step.cuda_graph": True})
-    on_top = replace(on_top, contribution=Comparison(1.3, 1.25, 1.35))
-    ranked = recommended([on_top], by(), stack, **decisions)
+    ranked = recommended([on_top(1.3, 1.25, 1.35)], by(), stack, **decisions)
     assert names(item.record for item in ranked) == ["compile=default"] * shown
 
 
 @pytest.mark.parametrize(("alone", "first"), [(1.4, "autocast=bfloat16"), (1.05, "compile=default")])
 def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone(alone, first):
     """What makes a stack of 4 times out of one of 3 gains a third: it is ranked by that, not by the stack's speed."""
-    on_top = replace(
-        record("compile", "default", 400),
-        settings={"compile.mode": "default", "step.cuda_graph": True},
-        contribution=Comparison(1.33, 1.30, 1.36),
-    )
-    stack = {"compile.mode": "default", "step.cuda_graph": True}
-    ranked = recommended([on_top, record("autocast", "bfloat16", 100 * alone)], by(), stack)
+    ranked = recommended([on_top(1.33, 1.30, 1.36), record("autocast", "bfloat16", 100 * alone)], by(), COMPILED)
     assert names(item.record for item in ranked)[0] == first
     assert len(ranked) == 2
 

@@ -103,18 +103,14 @@ def apart_from_the_baseline(judge):
 
 
 def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
-    told, before = told_by(ALONE_RUN, WHOLE_STACK, CONTROL, PROFILE, IN_TURN)
+    scored = ALONE_RUN[0], Evidence(runs=((ALONE, replace(result(6.0), score=Score(0.5))),))
+    told, before = told_by(scored, WHOLE_STACK, CONTROL, PROFILE, IN_TURN)
     after = resumed(told).judge
+    assert after.result(ALONE).score == Score(0.5)
     assert apart_from_the_baseline(after) == apart_from_the_baseline(before.judge)
     assert after.runs[BASELINE] == (*before.judge.runs[BASELINE], beginning(10.3).judge.baseline)
     assert after.baseline.blocks == before.judge.baseline.blocks
     assert after.controls == before.judge.controls
-
-
-def test_a_score_is_taken_over():
-    scored = replace(result(6.0), score=Score(0.5))
-    told, _ = told_by((ALONE_RUN[0], Evidence(runs=((ALONE, scored),))))
-    assert resumed(told).judge.result(ALONE).score == Score(0.5)
 
 
 def test_runs_that_failed_are_not_tried_again():

@@ -179,10 +179,12 @@ def test_a_stack_that_the_reference_refutes_gives_way_to_a_simpler_form():
 class Random(MadeUpTrials):
     """The steps draw random numbers: the control shows how far two runs of the baseline are apart."""
 
+    of_control = (1.4, 0.6)
+
     def measure(self, move, known):
         evidence = super().measure(move, known)
         if move.kind is Kind.CONTROL:
-            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.4, 0.6))),))
+            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=self.of_control)),))
         return evidence
 
 
@@ -216,13 +218,13 @@ def test_half_precision_that_launches_hide_is_judged_compiled(seen_late):
     assert seen_late or trials.settings_of(Kind.STACK) == [Settings(BF16.settings), together(BF16, COMPILED)]
 
 
-class Dropout(MadeUpTrials):
-    """The steps draw random numbers: the first two draws of the baseline happen to lie close together."""
+class Dropout(Random):
+    """The first two draws of the baseline happen to lie close together."""
+
+    of_control = (1.0, 0.91)
 
     def measure(self, move, known):
         evidence = super().measure(move, known)
-        if move.kind is Kind.CONTROL:
-            return Evidence(runs=((CONTROL_SETTINGS, result_at(1.0, losses=(1.0, 0.91))),))
         if move.kind is Kind.AGAIN and not move.settings:
             losses = (1.0, 0.9 - 0.05 * (1 + len(known.judge.baseline_runs) % 3))
             return replace(evidence, runs=((BASELINE, result_at(1.0, losses=losses)),))
@@ -295,21 +297,20 @@ def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_s
     assert PLAIN.merged(COMPILED.settings) not in trials.settings_of(Kind.STACK)
 
 
+WAITS = profile_facts(step_ms=400.0, bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
+WAITING = gpu_facts(loader=loader_facts(), profile=WAITS)
+
+
 def test_a_step_that_waits_for_its_data_changes_loader_and_step_at_once():
-    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
-    facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
-    _, trials = found_by(product(num_workers=4.0, autocast=1.2), facts, most=1)
+    _, trials = found_by(product(num_workers=4.0, autocast=1.2), WAITING, most=1)
     assert set(PLAIN) | {WORKERS.key, "data.pin_memory"} <= set(trials.asked[0].settings)
 
 
 def test_where_a_stack_fails_the_settings_of_the_loader_are_doubted_last():
-    waiting = profile_facts(bottleneck=Bottleneck.INPUT, phases={**profile_facts().phases, "data wait": 300.0})
-    facts = gpu_facts(loader=loader_facts(), profile=replace(waiting, step_ms=400.0))
-
     def speed(settings):
         return "RuntimeError: nobody knows it" if LAST.key in settings else EVERYTHING_HELPS(settings)
 
-    _, trials = found_by(speed, facts, most=8)
+    _, trials = found_by(speed, WAITING, most=8)
     failed_ones = [settings for settings in trials.settings_of(Kind.STACK) if LAST.key in settings]
     assert failed_ones
     assert all(WORKERS.key in settings for settings in failed_ones)
@@ -325,9 +326,11 @@ def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits
     assert set(WHOLE) | {WORKERS.key} <= set(known.stack)
 
 
+ROUND = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
+
+
 def test_where_no_graph_can_hold_the_step_the_compilers_own_graphs_do():
-    facts = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
-    known = known_of(facts)
+    facts, known = ROUND, known_of(ROUND)
     assert known.compiles == {"compile.mode": "reduce-overhead"}
     assert known_of(replace(facts, workload=replace(facts.workload, models=2))).compiles == COMPILED.settings
     already = {"compile.mode": "default"}
@@ -335,5 +338,4 @@ def test_where_no_graph_can_hold_the_step_the_compilers_own_graphs_do():
 
 
 def test_who_leaves_out_graphs_gets_none_of_the_compilers():
-    facts = gpu_facts(own_step=True, capture_problem="the step is a round of a script's loop")
-    assert known_of(facts, skip=("step_graph",)).compiles == COMPILED.settings
+    assert known_of(ROUND, skip=("step_graph",)).compiles == COMPILED.settings

@@ -2,32 +2,14 @@
 
 import pytest
 from fake_trials import three_removers
-from stopped_clock import Clock
 
 from advisor.experiment import events
 from advisor.experiment.control import SKIPPED
-from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Verdict
 
 pytestmark = pytest.mark.usefixtures("own_state")
-
-
-def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
-    clock = Clock()
-    budget = Budget(60.0, clock)
-    clock.now = 10.0
-    with budget.stopped():
-        clock.now = 100.0
-    assert (budget.spent_s, budget.left_s) == (10.0, 50.0)
-    measure_s = budget.measure_s
-    budget.extended_s += 60.0
-    assert (budget.left_s, budget.measure_s) == (110.0, measure_s)
-    budget.restart()
-    assert budget.left_s == 60.0
-    budget.restart(20.0)
-    assert (budget.total_s, budget.left_s) == (20.0, 20.0)
 
 
 def starts(matches):

@@ -200,7 +200,7 @@ def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, valu
 @pytest.mark.parametrize(
     ("text", "key", "value"),  # in the text, <old>new>
     [
-        ("bf16: <false>true>\nfp16: <true>false>\n", "precision.autocast", "bfloat16"),
+        ("train:\n  bf16: <false>true>\n  fp16: <true>false>\n", "precision.autocast", "bfloat16"),
         ("data.batch_size: <64>128>\n", "data.batch_size", 128),
         ("data: {batch_size: <64>128>}\neval: {batch_size: 16}\n", "data.batch_size", 128),
         ("loaders: {train_ds: {batch_size: <64>128>}, validation_ds: {batch_size: 1}}\n", "data.batch_size", 128),
@@ -233,7 +233,6 @@ SIZE = {"data.batch_size": 128}
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
-        ("first: {batch_size: 64}\nsecond: {batch_size: 16}\n", SIZE),
         ("train: {}\neval: {batch_size: 16}\n", SIZE),
         ("train: {batch_size: auto}\n", SIZE),
         ("train: {batch_size: '64 per GPU'}\n", SIZE),
@@ -241,6 +240,7 @@ SIZE = {"data.batch_size": 128}
         ("size: &size 64\ntrain: {batch_size: *size}\n", SIZE),
         ("precision: float32\n", {"precision.autocast": "bfloat16"}),
         ("amp: false\n", {"precision.autocast": "bfloat16"}),
+        ("first:\n  bf16: false\nsecond:\n  fp16: false\n", {"precision.autocast": "bfloat16"}),
         ("mixed_precision: fp16\n", {"precision.autocast": "bfloat16"}),
         (
             "distributed_type: DEEPSPEED\nmachine_rank: 0\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",

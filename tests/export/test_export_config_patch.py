@@ -242,9 +242,3 @@ def test_a_config_without_workers_keeps_none_of_their_options(name):
     loaded = {"prefetch_factor": None, **parsed(patch.text, name)}
     assert loaded == {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
     assert [str(entry) for entry in patch.said["data.prefetch_factor"]] == ["prefetch_factor: null"]
-
-
-def test_switches_of_one_section_are_a_pair_and_those_of_two_are_not():
-    settings = {"precision.autocast": "bfloat16"}
-    assert "train:\n  bf16: true\n  fp16: false\n" in patched("train:\n  bf16: false\n  fp16: true\n", settings).text
-    assert patched("first:\n  bf16: false\nsecond:\n  fp16: false\n", settings).said == {}

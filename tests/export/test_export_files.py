@@ -91,8 +91,5 @@ def test_reading_keeps_line_endings_and_says_what_is_wrong(tmp_path):
     assert text == "\ufeffa: 1\r\nb: 2\n"
     write_atomically(path, text)
     assert path.read_bytes() == b"\xef\xbb\xbfa: 1\r\nb: 2\n"
-    path.write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_text(path)
     with pytest.raises(UsageError, match="No such file"):
         read_text(tmp_path / "none.yaml")

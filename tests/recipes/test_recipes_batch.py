@@ -109,33 +109,6 @@ def tuned_step(settings, model):
     return tuning.train_step(model, optimizer, nn.functional.mse_loss)
 
 
-def exported_step(settings, model):
-    module = module_of(CATALOG, settings, "train")
-    model, optimizer, _ = module.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    return module.train_step(model, optimizer, nn.functional.mse_loss)
-
-
-@pytest.mark.parametrize("make_step", [tuned_step, exported_step])
-@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
-def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_grad):
-    model, reference = net(), net()
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
-    step = make_step({"step.accumulate": 2, "step.zero_grad": zero_grad}, model)
-    data = batches()
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        before = [parameter.detach().clone() for parameter in model.parameters()]
-        loss = step(first)
-        torch.testing.assert_close(loss, nn.functional.mse_loss(model(first[0]), first[1]).detach())
-        assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-        step(second)
-        inputs, targets = (torch.cat(parts) for parts in zip(first, second, strict=True))
-        optimizer.zero_grad()
-        nn.functional.mse_loss(reference(inputs), targets).backward()
-        optimizer.step()
-        for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
     model = net()

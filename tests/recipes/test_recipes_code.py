@@ -139,10 +139,9 @@ def test_validation_records_as_the_value_says(value, records):
     assert names["output"].is_inference() is (value == "inference_mode")
 
 
-@pytest.mark.parametrize("recipe_id", ["host_allocator"])
-def test_the_variables_in_the_code_are_those_of_the_trial(recipe_id):
-    recipe = CATALOG[recipe_id]
-    for value in CATALOG[recipe_id].values:
+def test_the_variables_in_the_code_are_those_of_the_trial():
+    recipe = CATALOG["host_allocator"]
+    for value in recipe.values:
         shown = recipe.code(value)
         exec(shown, {})
         words = shown.split()

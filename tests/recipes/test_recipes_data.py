@@ -57,6 +57,8 @@ def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
 def test_workers_get_their_options():
     assert applied("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5
     assert applied("persistent_workers", True, LOADERS["map-style"]()).persistent_workers is True
+    without = DataLoader(Numbers(), batch_size=4)
+    assert applied("prefetch", 4, without) is applied("persistent_workers", True, without) is without
     assert "persistent_workers=True" in CATALOG["persistent_workers"].code(True)
     assert CATALOG["num_workers"].code(8) == "loader = torch.utils.data.DataLoader(..., num_workers=8)\n"
 
@@ -75,9 +77,3 @@ def test_every_kind_of_loader_yields_the_same_samples(kind):
         loader = applied(recipe_id, value, loader)
     assert loader.num_workers == 1
     assert samples_of(loader) == [float(number) for number in range(10)]
-
-
-@pytest.mark.parametrize(("recipe_id", "value"), [("prefetch", 4), ("persistent_workers", True)])
-def test_a_loader_without_workers_is_left_alone(recipe_id, value):
-    loader = DataLoader(Numbers(), batch_size=4)
-    assert applied(recipe_id, value, loader) is loader

@@ -46,11 +46,7 @@ def trained(make):
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def batches(count=5):
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, 16, 32, generator=generator), torch.randint(4, (8,), generator=generator)) for _ in range(count)
-    ]
+BATCH = torch.randn(8, 16, 32), torch.randint(4, (8,))
 
 
 # --- half-precision weights -----------------------------------------------------------------------------------
@@ -61,7 +57,7 @@ def batches(count=5):
 def test_the_weights_and_the_optimizers_state_take_the_type(way, value):
     model, optimizer = trained(Decoder)
     parameters = list(model.parameters())
-    model(batches(1)[0][0]).sum().backward()
+    model(BATCH[0]).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
     model = way("half_weights", value, model, optimizer)
@@ -92,7 +88,7 @@ def test_complex_numbers_are_not_made_real():
 
 
 def loop_of(model):
-    return Loop(model, batches(1)[0], None, None, Mode.INFER, batch_size=8)
+    return Loop(model, BATCH, None, None, Mode.INFER, batch_size=8)
 
 
 @pytest.mark.parametrize("value", ["bfloat16", "float16"])
@@ -110,7 +106,7 @@ def test_present_switches_are_read_off_the_process():
 
 def test_sizes_of_linear_layers_are_facts():
     model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
-    facts = inspect_loop(loop_of(model), CPU, batches(1)[0])
+    facts = inspect_loop(loop_of(model), CPU, BATCH)
     assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
 
 

@@ -14,29 +14,18 @@ from advisor.trial.measurement.probe import probe_training
 IDS = torch.arange(16).reshape(2, 8) + 3
 
 
-@pytest.fixture(autouse=True)
-def transformers():
-    return pytest.importorskip("transformers")
+def made(name, **config):
+    kind = getattr(pytest.importorskip("transformers"), name)
+    return kind(kind.config_class(vocab_size=32, **config))
 
 
 def gpt2():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=8, n_layer=4, n_head=2))
+    return made("GPT2LMHeadModel", n_embd=8, n_layer=4, n_head=2)
 
 
 def t5():
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_layers=4, num_heads=2, decoder_start_token_id=0)
-    )
-
-
-def bert():
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(BertConfig(vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 4, "num_heads": 2}
+    return made("T5ForConditionalGeneration", **sizes, decoder_start_token_id=0)
 
 
 def trained(model):
@@ -91,7 +80,7 @@ def test_generation_goes_on_keeping_keys_and_values():
 
 
 def test_an_encoder_keeps_nothing_whatever_its_configuration_says():
-    model = bert()
+    model = made("BertForMaskedLM", hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
     assert model.config.use_cache
     assert not decoders(model)
 

@@ -1,12 +1,12 @@
 """Models compiled in place: what is compiled, what compiled code follows, and over several processes."""
 
-import copy
 import gc
 import inspect
 
 import numpy as np
 import pytest
 import torch
+from compiled_models import own_blocks, twin
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -110,19 +110,13 @@ def test_collections_are_rarer_while_code_is_compiled_and_then_as_before():
 # --- over several processes -----------------------------------------------------------------------------------
 
 
-class Block(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-
-
 @pytest.mark.parametrize("unit", ["blocks", "model"])
 @pytest.mark.parametrize("scope", ["model", "regional"])
 @pytest.mark.usefixtures("one_rank", "eager_backend", "fresh_compiler")
 def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
     """Inside one call with the hooks nothing was compiled at all: they end a graph."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*[Block() for _ in range(3)], nn.Linear(8, 2))
-    reference, inputs = copy.deepcopy(model), torch.randn(4, 8)
+    model, reference = twin(own_blocks)
+    inputs = torch.randn(4, 8)
     how = {"compile_mode": "default", "compile_scope": scope, "strategy": "fully_shard", "shard_unit": unit}
     plan = StepPlan(Mode.TRAIN, "cpu", **how)
     compile_model(model, plan)

@@ -48,9 +48,7 @@ def test_settings_are_told_apart():
         of_objects({"loop.loss_item": "never"}, "cuda", {"loop.loss_item": "every_step"})
     with warnings.catch_warnings(action="error"):  # a default has no word of the framework's
         assert of_objects({"precision.autocast": "none"}, "cuda", {"precision.autocast": "bfloat16"}) == {}
-
-
-def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
+    # graphs of the compiler: to a loop that marks its steps
     with pytest.warns(UserWarning, match="trainer: compile.mode: reduce-overhead. "):
         assert of_objects({"compile.mode": "reduce-overhead"}, "cuda", {}) == {"compile.mode": "default"}
 

