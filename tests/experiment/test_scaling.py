@@ -383,14 +383,10 @@ def test_what_could_not_be_measured_is_not_called_slower(tmp_path):
     assert result == "Nothing was measured on 2 processes before the session ended: raise --budget."
 
 
-def with_views(settings):
-    """Gradients as views of the buckets are worth a tenth."""
-    return speed(settings) * (1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0)
-
-
 def test_what_no_time_was_left_for_is_named(tmp_path):
     def slow_over_ranks(settings):
-        return with_views(settings) * (0.5 if "parallel.strategy" in settings else 1.0)
+        views = 1.1 if settings.get("parallel.gradient_as_bucket_view") else 1.0
+        return speed(settings) * views * (0.5 if "parallel.strategy" in settings else 1.0)
 
     run = session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run()
     scaling = run.state.scaling

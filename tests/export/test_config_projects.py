@@ -233,6 +233,7 @@ SIZE = {"data.batch_size": 128}
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
+        ("first: {batch_size: 64}\nsecond: {batch_size: 16}\n", SIZE),
         ("train: {}\neval: {batch_size: 16}\n", SIZE),
         ("train: {batch_size: auto}\n", SIZE),
         ("train: {batch_size: '64 per GPU'}\n", SIZE),

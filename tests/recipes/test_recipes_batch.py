@@ -103,16 +103,12 @@ def net():
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
-def tuned_step(settings, model):
-    tuning = Tuning(settings)
-    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    return tuning.train_step(model, optimizer, nn.functional.mse_loss)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
+    tuning = Tuning({"step.accumulate": 2})
     model = net()
-    step = tuned_step({"step.accumulate": 2}, model)
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    step = tuning.train_step(model, optimizer, nn.functional.mse_loss)
     step(batches()[0])
     model.zero_grad(set_to_none)
     with pytest.warns(UserWarning, match=r"leave zero_grad\(\) to the step"):

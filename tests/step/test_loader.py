@@ -11,11 +11,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from advisor.errors import RefusedError
 from advisor.step.loader import rebuild
 
-
-def stacked(samples):
-    return torch.stack([number for number, _ in samples]) + 100
-
-
 # --- what is kept ---------------------------------------------------------------------------------------------
 
 
@@ -24,7 +19,7 @@ def test_a_loader_keeps_what_is_not_changed():
         Numbers(),
         batch_size=5,
         sampler=[3, 1, 2, 0, 5, 4],
-        collate_fn=stacked,
+        collate_fn=list,
         drop_last=True,
         generator=torch.Generator(),
         num_workers=1,
@@ -162,15 +157,9 @@ def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
 # --- processes that would import a script ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def in_a_script(monkeypatch):
-    """This process as one that runs a script of the user's."""
-    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__="train.py", __spec__=None))
-
-
-@pytest.mark.usefixtures("in_a_script")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_no_worker_is_added_that_would_import_the_users_script(method):
+def test_no_worker_is_added_that_would_import_the_users_script(method, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__="train.py", __spec__=None))
     loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=method)
     with pytest.raises(RefusedError, match="would import your script anew"):
         rebuild(loader, num_workers=2)

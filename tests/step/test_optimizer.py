@@ -234,6 +234,7 @@ def test_checkpoints_go_both_ways(optimizer_class, options, flags, started):
         train(model, optimizer)
     model.load_state_dict(halfway["model"])
     optimizer.load_state_dict(halfway["optimizer"])
+    assert all(group[name] is flag for group in optimizer.param_groups for name, flag in flags.items())
     assert optimizer_implementation(optimizer) == next(name for name, found in FLAGS.items() if found == flags)
     train(model, optimizer)
     assert_same_saved(through_disk(optimizer.state_dict()), plain.state_dict())

@@ -57,19 +57,11 @@ def loader(size=8, samples=24):
     return DataLoader(TensorDataset(torch.arange(samples) % 7), batch_size=size)
 
 
-def loss_of(model, tokens):
-    return nn.functional.cross_entropy(model(tokens), (tokens + 1) % 7)
-
-
 def train(model, optimizer, data=None):
     for tokens in data or batches():
         optimizer.zero_grad()
-        loss_of(model, tokens).backward()
+        nn.functional.cross_entropy(model(tokens), (tokens + 1) % 7).backward()
         optimizer.step()
-
-
-def assert_same(model, other):
-    torch.testing.assert_close(model.state_dict(), other.state_dict())
 
 
 # --- any number, in any order ---------------------------------------------------------------------------------
@@ -179,7 +171,7 @@ def test_copies_of_a_compiled_model_have_plain_names_and_weights_of_their_own(co
     average.update_parameters(model)
     copied = copy.deepcopy(model)
     assert list(copied.state_dict()) == list(Net().state_dict())
-    assert_same(average.module, copied)
+    torch.testing.assert_close(average.module.state_dict(), copied.state_dict())
     with torch.no_grad():
         copied.embed.weight.zero_()
     assert not copied.eval()(TOKENS).any()

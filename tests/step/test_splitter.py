@@ -49,7 +49,6 @@ def split(model, batch, *, with_target):
 
 
 MASK, SAMPLES = torch.ones(1), [{"image": "a"}, {"image": "b"}, {"image": "c"}]
-TOKENS = {"input_ids": "i", "attention_mask": "m", "token_type_ids": "t"}
 IMAGE, IMAGE_AND_MASK = {"image": "i", "label": "t"}, {"image": "i", "mask": "m", "label": "t"}
 LABELLED, BOTH, PAIR = {"input_ids": "x", "labels": "t"}, {"left": "l", "right": "r"}, Pair("x", "y")
 
