@@ -121,7 +121,6 @@ def test_the_error_of_a_median_is_what_repeating_it_shows(count):
     ("logs", "error"),
     [
         ([0.5], 0.0),
-        ([0.0, 0.1], 0.1),
         ([0.0, 0.05, 0.3, 0.1], 0.1),
         ([0.01 * i for i in range(5)], 0.04 / 3.92),
         ([0.01 * i for i in range(15)], 0.08 / 3.92),

@@ -22,20 +22,17 @@ from advisor.records import Block, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
-# Pairs of blocks that are enough once they took the time of all as planned, as those of long steps do; and those that
-# are where the budget runs out before.
+# Pairs of blocks that are enough where steps are long, and those that are where the budget runs out before.
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
 # If processes of the baseline spread this many times as much as those of the stack, the baseline runs again: until the
 # ends of the interval are within the second factor, or it has run this often.
 _UNEVEN, _NARROW, _MOST_BASELINES = 2.0, 1.2, 6
-# Largest share of the free memory for two processes together.
-_MEMORY_MARGIN = 0.9
-# Share of the duration of whole trials and the blocks that live ones take: neither measures by itself. Estimated.
-_LIVE_SHARE = 0.75
-# A block of a turn takes this share of what a trial measures.
-_BLOCK_SHARE = 0.2
+_MEMORY_MARGIN = 0.9  # largest share of the free memory for two processes together
+_LIVE_SHARE = 0.75  # of the duration of whole trials and of their blocks, for live ones, estimated
+_BLOCK_SHARE = 0.2  # of what a trial measures, for a block of a turn, which has a step at least
+_BEFORE_WORKERS = 3  # steps on the batches that workers prepared while the other trial had its turn; a count
 
 
 def may_be_side_by_side(known: Known, settings: Settings) -> bool:
@@ -51,8 +48,11 @@ def may_be_side_by_side(known: Known, settings: Settings) -> bool:
 def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
     """The seconds that turns are expected to take: two whole trials at least, or live ones and their fewest blocks."""
     pair_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
-    live = may_be_side_by_side(known, settings)
-    return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s) if live else pair_s
+    if not may_be_side_by_side(known, settings):
+        return pair_s
+    workers = {**known.plan.facts.workload.current, **settings}.get("data.num_workers")
+    step_s = known.judge.speed(BASELINE)[0] / 1e3 * (1 + _BEFORE_WORKERS if workers else 1)
+    return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * max(step_s, _BLOCK_SHARE * bench.budget.measure_s))
 
 
 def in_turn(

@@ -159,6 +159,8 @@ def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
     in_processes, in_blocks = known_with(), known_with(stack=result_at(2.0))
     assert turns_s(bench, in_processes, SETTINGS) == 14.0
     assert turns_s(bench, in_blocks, SETTINGS) == pytest.approx(0.75 * (14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5))
+    long_steps = known_with(baseline=result_at(0.05), stack=result_at(0.1))  # two seconds each
+    assert turns_s(bench, long_steps, SETTINGS) == pytest.approx(0.75 * (14.0 + 2 * FEWEST_PAIRS * 2.0))
     bench.budget.learn(SETTINGS, 2.0)
     assert turns_s(bench, in_processes, SETTINGS) == 9.0
 
