@@ -41,7 +41,7 @@ def bounded(path: str) -> Iterator[None]:
 def shorten(path: str, most: int) -> None:
     """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it.
 
-    What it writes at the moment of the cut may be lost: between two calls of the system.
+    What it writes between the last read of the log and the cut is lost.
     """
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -22,7 +22,7 @@ from advisor.records import Block, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
-# Pairs of blocks that are enough where steps are long, and those that are where the budget runs out before.
+# Pairs of blocks that are enough where steps are long, and that are enough where the budget ends.
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
@@ -30,9 +30,9 @@ MOST_PAIRS_IN_TURN = 2
 # ends of the interval are within the second factor, or it has run this often.
 _UNEVEN, _NARROW, _MOST_BASELINES = 2.0, 1.2, 6
 _MEMORY_MARGIN = 0.9  # largest share of the free memory for two processes together
-_LIVE_SHARE = 0.75  # of the duration of whole trials and of their blocks, for live ones, estimated
-_BLOCK_SHARE = 0.2  # of what a trial measures, for a block of a turn, which has a step at least
-_BEFORE_WORKERS = 3  # steps on the batches that workers prepared while the other trial had its turn; a count
+_LIVE_SHARE = 0.75  # live trials take this share of whole ones and their blocks; estimated
+_BLOCK_SHARE = 0.2  # a block of a turn takes this share of what a trial measures, and one step at least
+_QUEUED_STEPS = 3  # at most, before a block: on what workers prepared during the other trial's turn; a count
 
 
 def may_be_side_by_side(known: Known, settings: Settings) -> bool:
@@ -51,7 +51,7 @@ def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
     if not may_be_side_by_side(known, settings):
         return pair_s
     workers = {**known.plan.facts.workload.current, **settings}.get("data.num_workers")
-    step_s = known.judge.speed(BASELINE)[0] / 1e3 * (1 + _BEFORE_WORKERS if workers else 1)
+    step_s = known.judge.speed(BASELINE)[0] / 1e3 * (1 + _QUEUED_STEPS if workers else 1)
     return _LIVE_SHARE * (pair_s + 2 * FEWEST_PAIRS * max(step_s, _BLOCK_SHARE * bench.budget.measure_s))
 
 

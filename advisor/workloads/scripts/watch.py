@@ -111,8 +111,8 @@ class Seen:
     def loops(self) -> list[FoundLoop]:
         """All loops of the script's own that the first update was made in, innermost first.
 
-        Else those by which a library reads the loader, and not those in which it calls a function that does; or all in
-        which it makes the update, but PyTorch's.
+        Else those by which a library reads the loader, and not those in which it calls a function that does. A library
+        that reads none has all loops around the update, but for PyTorch's.
         """
         users = [where for where in self.frames if where.is_users]
         if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
