@@ -23,6 +23,7 @@ _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
 _MOST_LINES = 40  # of one setting's own code: a person reviews the change
 _AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
+_SET_LATER = frozenset({"num_workers", "pin_memory", "prefetch_factor"})  # options that a loader takes once it is made
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _NO_PLACE = {
     "model": "no statement was seen that makes the model",
@@ -190,9 +191,12 @@ class _Patch:
                 self.files[place.file].arguments[position].update(given)
 
     def _loader(self, recipe: Recipe, value: Value, code: str) -> None:
-        calls = self._places("loader call")
+        calls, loader = self._places("loader call"), self.facts.loader
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
-        if not calls or (value and not options):
+        if not calls and options and options.keys() <= _SET_LATER:  # of a loader that a library makes
+            first = {"prefetch_factor": 2} if options.get("num_workers") and not (loader and loader.num_workers) else {}
+            self._after("loader", "".join(f"loader.{name} = {one}\n" for name, one in {**first, **options}.items()))
+        elif not calls or (value and not options):
             raise _NotHereError(_TOO_MUCH if calls else _NO_PLACE["loader"])
         device = f', "{self.facts.device_type}")'
         texts = {name: repr(one).replace(", device)", device) for name, one in options.items()}

@@ -120,6 +120,7 @@ class TrialSpec:
     environment: dict[str, str] = field(default_factory=dict)  # variables to set in a fresh interpreter
     export_path: str = ""  # the file that a trial verifies; empty for the loop that it is compared with
     steps: int = 0  # a plain loop runs so many and returns their losses; 0: it is timed. Also those before a score
+    rounded: bool = False  # the parameters of a loop to verify are rounded to bfloat16 before it trains
     evaluate: str = ""  # the function that scores the model, as module:attr
     times_phases: bool = False  # it times the parts of a step once the blocks are timed
     world: World | None = None  # it runs on torchrun, over these ranks

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
@@ -137,6 +138,9 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
     started = time.perf_counter()
+    for parameter in loop.model.parameters() if spec.rounded else ():
+        if parameter.is_floating_point() and not is_lazy(parameter):
+            parameter.data.copy_(parameter.data.bfloat16())
     step, feed = applied_step(loop, device, catalog, spec)
     prepare_s = time.perf_counter() - started
     size = spec.settings.get("data.batch_size") if spec.export_path else None

@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -122,13 +122,16 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The expressions for a value: variables, attributes of ``self``, and parts of the modules that these hold."""
+    """The expressions for a value: variables, attributes of ``self``, and parts of what these hold."""
     own = getattr(names.get("self"), "__dict__", {})
     found = {**names, **{f"self.{name}": held for name, held in {**own, **own.get("_modules", {})}.items()}}
     yield from (name for name, held in found.items() if held is value)
     modules = {name: held for name, held in found.items() if isinstance(held, nn.Module)}
     parts = ((name, part) for name, held in modules.items() for part, one in held.named_modules() if one is value)
     yield from (f"{name}.{part}" for name, part in parts if all(map(str.isidentifier, part.split("."))))
+    for name, held in found.items():
+        if not isinstance(held, ModuleType | type):
+            yield from (f"{name}.{part}" for part, one in getattr(held, "__dict__", {}).items() if one is value)
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:

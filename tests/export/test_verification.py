@@ -49,6 +49,7 @@ def build(config):
 
 
 def loop_of(data=None, mode=Mode.TRAIN, make_batch=None) -> Loop:
+    torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None
     if data is None:
@@ -56,8 +57,8 @@ def loop_of(data=None, mode=Mode.TRAIN, make_batch=None) -> Loop:
     return Loop(model, data, torch.nn.MSELoss(), optimizer, mode, batch_size=6, make_batch=make_batch)
 
 
-def result_of(loop: Loop, path="", settings=None) -> TrialResult:
-    spec = TrialSpec("t", TargetSpec("x", "."), settings or {}, 0.05, 1.0, 30.0, "log", export_path=str(path))
+def result_of(loop: Loop, path="", settings=None, **more) -> TrialResult:
+    spec = TrialSpec("t", TargetSpec("x", "."), settings or {}, 0.05, 1.0, 30.0, "log", export_path=str(path), **more)
     return verified_result(loop, torch.device("cpu"), load_catalog(), spec)
 
 
@@ -179,13 +180,15 @@ def test_a_captured_step_is_verified_to_be_faster(tmp_path):
 class Recorded(OneBench):
     """A bench whose runs are results with these outputs and losses, without the file and with it."""
 
-    def __init__(self, plain, tuned, losses=((), ())):
+    def __init__(self, plain, tuned, losses=((), ()), rounded=None):
         self.outputs = {"": plain, "model.pt2": tuned}
         self.losses = dict(zip(self.outputs, losses, strict=True))
+        self.rounded = rounded
         self.runner, self.target, self.log = self, TargetSpec("t.py:build", "."), "log"
 
     def run(self, spec, listen):
         outputs, losses = self.outputs[spec.export_path], self.losses[spec.export_path]
+        losses = self.rounded if spec.rounded and self.rounded else losses
         return TrialResult(Outcome.MEASURED, blocks=(Block(1, 8, 0.1),), outputs=outputs, losses=losses)
 
 
@@ -221,6 +224,16 @@ def test_losses_of_twenty_steps_agree_as_the_class_of_the_settings_says(tuned, m
     assert verify(Recorded((1.0, 2.0), (1.0, 3.0), (ALIKE, tuned)), Exported("model.pt2"), stack).difference is None
     drawn = replace(stack, numerics=replace(numerics, another_draw=0.31))  # by dropout in other kernels
     assert not verify(Recorded((1.0,), (1.0,), (ALIKE, tuned)), Exported("model.pt2"), drawn).problem
+
+
+def test_losses_that_rounding_alone_changes_more_are_verified():
+    stack, close = confirmed().stack, NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 0.0, "")
+    runs = (1.0,), (1.0,), (ALIKE, (1.0,) * 10 + (1.13,) * 10), (1.0,) * 10 + (1.1,) * 10
+    assert not verify(Recorded(*runs), Exported("model.pt2"), replace(stack, numerics=close)).problem
+    exact = replace(close, measured=Numerics.EXACT, declared=Numerics.EXACT)
+    assert verify(Recorded(*runs), Exported("model.pt2"), replace(stack, numerics=exact)).problem
+    plain, rounded = (result_of(loop_of(), rounded=one).losses for one in (False, True))
+    assert 0 < max(abs(a - b) / b for a, b in zip(rounded, plain, strict=True)) < 0.02
 
 
 def test_the_figures_of_a_loop_of_two_speeds_agree():

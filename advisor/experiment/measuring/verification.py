@@ -85,8 +85,8 @@ def time_in_pairs(
 ) -> list[Pair]:
     """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
 
-    ``until`` is a time of ``time.monotonic()``: a pair that takes longer is left out. Raises TargetError for a loop
-    that fails, and if no pair ends in time.
+    ``until`` is a time of ``time.monotonic()``: a pair that takes longer is left out. A spec is ``rounded`` in its
+    second run. Raises TargetError for a loop that fails, and if no pair ends in time.
     """
     pairs: list[Pair] = []
     longest_s = 0.0
@@ -98,7 +98,8 @@ def time_in_pairs(
         for spec in (plain, tuned) if len(pairs) % 2 == 0 else (tuned, plain):
             say(f"pair {len(pairs) + 1}: {spec.trial_id}")
             left_s = until - time.monotonic() - _ENDING_S
-            result = runner.run(replace(spec, timeout_s=max(_LEAST_S, left_s)), lambda message: None)
+            this = replace(spec, timeout_s=max(_LEAST_S, left_s), rounded=spec.rounded and bool(pairs))
+            result = runner.run(this, lambda message: None)
             if pairs and result.outcome is Outcome.TIMED_OUT:
                 return pairs
             if not result.measured:
@@ -158,7 +159,9 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     tuned = bench.spec("export, verified", stack.settings, kind=TrialKind.VERIFY)
     config = tuned.target.config if exported.config is None else exported.config
     as_it_is = {file: file for file in exported.read_as}  # both run the lines of the user's own files
-    plain = replace(plain, measure_s=_VERIFY_S, target=replace(plain.target, read_as=as_it_is))
+    seen = stack.numerics or NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "")
+    rounds = seen.decisive is not Numerics.EXACT
+    plain = replace(plain, measure_s=_VERIFY_S, rounded=rounds, target=replace(plain.target, read_as=as_it_is))
     target = replace(tuned.target, config=config, read_as=exported.read_as)
     tuned = replace(tuned, measure_s=_VERIFY_S, target=target, export_path=exported.path)
     try:
@@ -167,10 +170,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     except TargetError as error:
         return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
     difference = _difference(pairs[0][1], pairs[0][0])
-    # Results of the plain loop may differ from one start to the next, as of a script that draws in threads.
+    # Results of the plain loop may differ from one start to the next, as of a script that draws in threads. Rounding
+    # alone changes losses that leave a plateau by 5 % (ResNet-50, an H200), which is why its second run is rounded.
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
-    seen = stack.numerics or NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "")
-    most = max(_MOST_OF_EXACT if seen.decisive is Numerics.EXACT else _MOST_DIFFERENT, seen.another_draw)
+    most = max(_MOST_DIFFERENT if rounds else _MOST_OF_EXACT, seen.another_draw)
     seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
     found = Verification(exported.path, seconds=seconds, difference=difference, compared=compared)
     if difference is not None and not difference <= max(most, _MARGIN * max(seen.difference or 0.0, between_starts)):

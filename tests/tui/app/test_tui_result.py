@@ -1,16 +1,17 @@
 """View 1: the headline, the ranked list, the card, and the decisions that are taken there."""
 
-import re
 from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from textual.widgets import Digits, Static
 from tui_pilot import (
     LARGE,
     SIZES,
+    WIDE,
+    check_figures,
     choose,
     driven,
+    headline,
     make_app,
     notice,
     pane_text,
@@ -27,47 +28,19 @@ from advisor.experiment.request import Outputs
 from advisor.records import Outcome, TrialResult
 from advisor.tui.widgets.table import Table
 
-WIDE = (200, 50)
-UNITS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
-
 
 def table_of(app) -> Table:
     return app.query_one("#rows", Table)
-
-
-def headline(app) -> str:
-    return f"{app.query_one('#figure', Digits).value} {app.query_one('#headline-text', Static).content.plain}"
 
 
 def card(app) -> str:
     return " ".join(pane_text(app.query_one("#card")).split())
 
 
-def quotient(steps: str) -> float:
-    """The quotient of two step times: ``26.3 → 13.4 ms``."""
-    before, after = steps.split(" → ")
-    number, unit = after.split(" ")
-    own = before.split(" ")
-    return float(own[0]) * UNITS[own[1] if own[1:] else unit] / (float(number) * UNITS[unit])
-
-
 @pytest.mark.parametrize("name", histories.SESSIONS)
 async def test_every_speed_up_is_the_quotient_of_the_steps_beside_it_and_no_cell_is_empty(name) -> None:
-    async with driven(histories.SESSIONS[name], size=WIDE) as (pilot, app, _control):
-        for row in app.context.ranking.rows:
-            app.view.unfolded |= {row.key}
-        await settle(pilot)
-        table = table_of(app)
-        rows = {key: {one.key: table.get_cell(key, one.key).plain for one in table.shown} for key in table.keys}
-        measured = {key: row for key, row in rows.items() if "x" in row["speed"]}
-        assert len(measured) > 1
-        for key, row in measured.items():
-            assert [column for column, text in row.items() if column != "tick" and not text.strip()] == [], key
-            if "→" in row["steps"]:
-                told = float(re.search(r"[\d.]+", row["speed"])[0])
-                assert quotient(row["steps"]) == pytest.approx(told, rel=0.02), key
-        if match := re.search(r"([\d.]+)x faster: (.*? → .*? m?s) a step", headline(app)):
-            assert quotient(match[2]) == pytest.approx(float(match[1]), rel=0.01)
+    async with driven(histories.SESSIONS[name], size=WIDE) as (pilot, _app, _control):
+        assert await check_figures(pilot) > 1
 
 
 @pytest.mark.parametrize("size", SIZES)

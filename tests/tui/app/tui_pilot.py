@@ -1,6 +1,7 @@
 """Driving the app in tests: a session replays events, keys are pressed, and the screen is read as text."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -13,7 +14,7 @@ from textual.app import App
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
 from textual.pilot import Pilot
-from textual.widgets import OptionList, Static
+from textual.widgets import Digits, OptionList, Static
 from tui_histories import READING
 
 from advisor.experiment.control import Decision
@@ -113,11 +114,12 @@ def make_app(
     config_path: str | None = None,
     draw_interval_s: float = 0.005,
     clock: Callable[[], float] = lambda: 0.0,
+    request: Request | None = None,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
     control = FakeControl(history, hold=hold)
     app = AdvisorApp(
-        Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
+        request or Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
         Outputs(config_path=config_path),
         session_id="20261122-154141",
         open_session=lambda: control,
@@ -130,7 +132,7 @@ def make_app(
     return app, control
 
 
-SMALL, LARGE = (80, 24), (120, 36)
+SMALL, LARGE, WIDE = (80, 24), (120, 36), (200, 50)
 SIZES = [SMALL, LARGE]
 NEXT_TIMERS_S = 0.008  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
@@ -249,6 +251,37 @@ def cells(table: Table, column: str) -> dict[str, str]:
 def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
     """What stands in a setting's row of view 1."""
     return app.query_one("#rows", Table).get_cell(name, column).plain
+
+
+def headline(app: AdvisorApp) -> str:
+    """What view 1 says above its list."""
+    return f"{app.query_one('#figure', Digits).value} {app.query_one('#headline-text', Static).content.plain}"
+
+
+async def check_figures(pilot: Pilot[Any]) -> int:
+    """Check that no measured row of view 1 has an empty cell, and that each speed-up, also that of the headline, is the
+    quotient of the step times beside it; return the number of measured rows."""
+    app = pilot.app
+    app.view.unfolded |= {row.key for row in app.context.ranking.rows}
+    await settle(pilot)
+    table = app.query_one("#rows", Table)
+    rows = {key: {one.key: table.get_cell(key, one.key).plain for one in table.shown} for key in table.keys}
+    measured = {key: row for key, row in rows.items() if "x" in row["speed"]}
+    for key, row in measured.items():
+        assert [column for column, text in row.items() if column != "tick" and not text.strip()] == [], key
+        if "→" in row.get("steps", ""):
+            told = float(re.findall(r"[\d.]+", row["speed"])[0])
+            assert abs(_quotient(row["steps"]) / told - 1) <= 0.02, key
+    if match := re.search(r"([\d.]+)x faster: (.*? → .*? m?s) a step", headline(app)):
+        assert abs(_quotient(match[2]) / float(match[1]) - 1) <= 0.01, match[0]
+    return len(measured)
+
+
+def _quotient(steps: str) -> float:
+    """The quotient of two step times: ``26.3 → 13.4 ms``."""
+    before, after = (one.split(" ") for one in steps.split(" → "))
+    units = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
+    return float(before[0]) * units[before[-1] if before[1:] else after[1]] / (float(after[0]) * units[after[1]])
 
 
 def notice(app: AdvisorApp) -> str:
