@@ -23,7 +23,6 @@ _MARK = "# perf-advisor:"
 _WIDTH = 100  # of a comment's longest line
 _MOST_LINES = 40  # of one setting's own code: a person reviews the change
 _AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
-_SET_LATER = frozenset({"num_workers", "pin_memory", "prefetch_factor"})  # options that a loader takes once it is made
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _NO_PLACE = {
     "model": "no statement was seen that makes the model",
@@ -193,7 +192,7 @@ class _Patch:
     def _loader(self, recipe: Recipe, value: Value, code: str) -> None:
         calls, loader = self._places("loader call"), self.facts.loader
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
-        if not calls and options and options.keys() <= _SET_LATER:  # of a loader that a library makes
+        if not calls and options and options.keys() <= {"num_workers", "pin_memory", "prefetch_factor"}:  # set later
             first = {"prefetch_factor": 2} if options.get("num_workers") and not (loader and loader.num_workers) else {}
             self._after("loader", "".join(f"loader.{name} = {one}\n" for name, one in {**first, **options}.items()))
         elif not calls or (value and not options):

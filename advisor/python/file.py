@@ -31,8 +31,7 @@ def python_source(
     catalog.check(settings)
     if conflict := catalog.conflict(settings):
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
-    mode = Mode(mode)
-    workload = workload or WrittenFor()
+    mode, workload = Mode(mode), workload or WrittenFor()
     device = workload.facts.device_type if workload.facts else "cuda"
     fits = [pair for pair in catalog.in_order(settings) if mode in pair[0].modes and device in pair[0].devices]
     return _File(fits, StepText.of(fits, mode, device, workload)).text()
@@ -141,8 +140,8 @@ class _File:
             lacks |= recipe.plan_field == "cuda_graph" and "graph" not in self.step.words
             lacks |= recipe.key == "data.transforms_on_device" and not self.step.transforms
             if value != recipe.default and lacks:
-                text = format_setting(recipe.key, value)
-                yield f"# Not in this file: {text}. It takes more code; advisor.load applies it."
+                setting = format_setting(recipe.key, value)
+                yield f"# Not in this file: {setting}. It takes more code; advisor.load applies it."
 
 
 def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:

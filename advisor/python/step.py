@@ -226,9 +226,7 @@ def call(head: str, arguments: Iterable[str], *, indent: int = 4) -> str:
     """A call on one line if it fits there, else with an argument a line, as formatters write it."""
     found = list(arguments)
     one = f"{head}({', '.join(found)})"
-    if indent + len(one) <= LINE:
-        return one
-    return "\n".join([f"{head}(", *(f"    {argument}," for argument in found), ")"])
+    return one if indent + len(one) <= LINE else "\n".join([f"{head}(", *(f"    {each}," for each in found), ")"])
 
 
 def _written(text: str, words: Collection[str], expressions: Mapping[str, str]) -> str:

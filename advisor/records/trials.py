@@ -66,8 +66,7 @@ class RanksFound:
     straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
 
 
-# The end of the name of a file with the workload that ``advisor.tune`` was called with.
-WORKLOAD_SUFFIX = ".workload"
+WORKLOAD_SUFFIX = ".workload"  # ends the name of a file with the workload that ``advisor.tune`` was called with
 
 
 @dataclass(frozen=True, slots=True)

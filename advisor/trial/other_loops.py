@@ -48,13 +48,11 @@ from advisor.workloads.entrypoint import in_user_code, load_function
 from advisor.workloads.loop import Loop, describe
 
 COMPILED_MODEL, COMPILE_CACHE = ".pt2", ".cache"
-# The first steps, in which code is compiled, kernels are chosen and a graph is captured. Count.
-_FIRST_STEPS = 6
+_FIRST_STEPS = 6  # a count: in these, code is compiled, kernels are chosen and a graph is captured
 # First losses of a training that are compared: a count, and the seconds after which slow steps end.
 _LOSSES, _LOSSES_S = 20, 3.0
 _HALF = (torch.float16, torch.bfloat16)
-# Share of the trial's time for the steps; one step at most runs beyond it. Unitless.
-_SHARE_OF_TIME = 0.4
+_SHARE_OF_TIME = 0.4  # of the trial's, for the steps; one step at most runs beyond it; unitless
 
 
 def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:

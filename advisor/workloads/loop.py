@@ -24,8 +24,7 @@ from advisor.workloads.workload import Workload
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
 MOST_KEPT = 32
 _MOST_KEPT_BYTES = 2**30  # of such batches
-# The most tensors of a list that are the parts of one batch. A count; inputs, targets and weights, or a triplet.
-_PARTS = 4
+_PARTS = 4  # at most, that a list of tensors is as one batch: inputs, targets and weights, or a triplet; a count
 
 
 @dataclass(slots=True)

@@ -239,6 +239,18 @@ def test_what_is_written_where(name, tmp_path):
         assert found == expected[name]
 
 
+AHEAD = """
+from torch.utils.data import DataLoader
+
+class ahead:
+    def __init__(self, *given, **options):
+        self.inner = DataLoader(*given, **options)
+
+    def __iter__(self):
+        yield from self.inner
+"""
+
+
 class TestPlaces:
     """Changes of several files, and of calls that no diff of one file shows."""
 
@@ -253,6 +265,26 @@ class TestPlaces:
         text, _ = written(head + loop, {"compile.mode": "default"})
         assert "agent = Agent()\n# perf-advisor: settings of agent.actor\nagent.actor.compile()\n" in text
         assert "agent.critic.compile()\n" in text
+
+    def test_a_loader_that_a_library_makes_gets_its_options_afterwards(self, written, tmp_path, monkeypatch):
+        library = tmp_path / "site-packages"
+        library.mkdir()
+        (library / "loaders_of.py").write_text(AHEAD)
+        monkeypatch.syspath_prepend(str(library))
+        making = re.search(r"loader = DataLoader\(.*\n", HEAD)[0]
+        head = HEAD.replace(making, "from loaders_of import ahead\n" + making.replace("DataLoader(", "ahead(", 1))
+        settings = {"data.num_workers": 2, "data.prefetch_factor": 4, "data.pin_memory": True}
+        text, patched = written(head + LOOP, settings, device="cuda")
+        lines = ("prefetch_factor = 2", "num_workers = 2", "pin_memory = True", "prefetch_factor = 4")
+        assert "".join(f"loader.inner.{line}\n" for line in lines) in text
+        assert not patched.left_out
+        loop = f"{LOOP}    print(loss.item())\n"
+        head = head.replace("seen = []\n", "seen = []\nnn.init.zeros_(model.weight)\nnn.init.zeros_(model.bias)\n")
+        _, patched = written(head + loop, {"data.persistent_workers": True, "data.num_workers": 1})
+        assert len(patched.left_out) == 1, "a loader refuses it once it is made"
+        before = losses_of(tmp_path / "train.py")
+        write_files(patched)
+        assert losses_of(tmp_path / "train.py") == before != []
 
     def test_what_is_read_from_the_environment_is_set_first_and_what_needs_a_preload_is_named(self, written):
         settings = {"memory.allocator": "expandable_segments", "cpu.allocator": "jemalloc"}

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 # Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
 _UNKNOWN_PROGRAM = 0.04
-# Time to have left for another pair, as a multiple of the longest so far. Unitless.
-_LIKE_BEFORE = 1.2
+_LIKE_BEFORE = 1.2  # time to have left for another pair, as a multiple of the longest so far; unitless
 # Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
 _ENDING_S, _LEAST_S = 0.5, 1.0
 
@@ -126,14 +125,12 @@ LIMIT_S = 60.0
 _STARTS = 2.0
 # Timing of each process. Seconds.
 _VERIFY_S = 1.5
-# A second run of each is made where there is time. A count.
-_MOST_VERIFIED = 2
+_MOST_VERIFIED = 2  # a second run of each is made where there is time; a count
 # Outputs or losses that differ by more than this, and by this multiple of what the session saw of the same settings,
 # are another model's; settings that change no result get less. Unitless.
 _MOST_DIFFERENT, _MOST_OF_EXACT = 0.05, 0.01
 _MARGIN = 2.0
-# The losses that are compared one by one; of all together the mean counts. A count.
-_ONE_BY_ONE = 5
+_ONE_BY_ONE = 5  # first losses that are compared one by one; of all together the mean counts
 # First batches that differ by more are of other samples, or of other draws of a transform. Unitless.
 _SAME_BATCH = 1e-3
 

@@ -25,8 +25,7 @@ from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, machine_ceilings
 from advisor.trial.profile.recording import measure_phases, record_step
 
-# A step that takes longer is recorded without one before it. Milliseconds.
-_LONG_STEP_MS = 1000.0
+_LONG_STEP_MS = 1000.0  # a step that takes longer is recorded without one before it
 
 
 def profile_step(
@@ -107,8 +106,7 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
-# Below this share of both roofs, neither of them holds the step up.
-_FAR_SHARE = 0.1
+_FAR_SHARE = 0.1  # below this share of both roofs, neither of them holds the step up
 # Copying the batch is named beside the wait for data where it takes a larger share of the step. Unitless.
 _LEAST_COPYING = 0.01
 

@@ -28,8 +28,7 @@ from advisor.process.meanwhile import replaced
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
 # Times of change before this one are those of files that no trial has made. Seconds since the epoch.
 _BEGUN_S = time.time()
-# A larger file that a script appends to, or changes in place, is not copied first. Bytes.
-_MOST_COPIED = 2**28
+_MOST_COPIED = 2**28  # bytes: a larger file that a script appends to, or changes in place, is not copied first
 
 _run_in_place: dict[str, str] = {}
 

@@ -27,8 +27,7 @@ from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.running import Pause, patched, without_workers
 from advisor.workloads.scripts.watch import Seen, parameters_in
 
-# Batches in a row that a loop may pass over with `continue`, such as the last and smaller ones. A count.
-_MOST_SKIPPED = 16
+_MOST_SKIPPED = 16  # batches in a row that a loop may pass over with `continue`, such as smaller ones; a count
 # Rounds that are timed, while there is time for more; and the longest that all of it may take. Seconds.
 _MOST_ROUNDS, _TIME_S, WHOLE_ROUNDS_S = 64, 1.0, 10.0
 # Statements beside the step that are named, and the least share of a round that one has to take. Unitless.
