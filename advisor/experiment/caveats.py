@@ -98,7 +98,7 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
     """Warnings about stacks that failed and a baseline that failed again, each with a key, where no row says so."""
-    compiles, stack = known.plan.catalog.compiles, known.stack
+    compiles, stack, noise_is_known = known.plan.catalog.compiles, known.stack, Kind.CONTROL in known.done
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
         if not settings and late:
@@ -110,9 +110,9 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
             continue
         if late and (not stack or (compiles(settings) and not compiles(stack))):
             yield f"there was too little time for these together: {settings}: {reason}; raise --budget", str(settings)
-        elif not late and not runs[-1].measured:
+        elif noise_is_known and not (late or stack or runs[-1].measured):  # the rows say what a stack leaves out
             yield f"together these fail: {settings}: {reason}", str(settings)
-        elif runs[-1].measured and Kind.CONTROL in known.done:
+        elif runs[-1].measured and noise_is_known:
             why = known.why_unusable(settings)
             if why and why not in (REJECTED, OTHER_VALUE):
                 yield f"together these cannot be used: {settings}: {why}", str(settings)

@@ -27,6 +27,7 @@ from made_up import (
     together,
 )
 
+from advisor.experiment.caveats import of_failures
 from advisor.experiment.known import Evidence, Kind
 from advisor.experiment.moves import moves
 from advisor.experiment.search import search
@@ -141,6 +142,9 @@ def test_two_parts_that_fail_for_reasons_of_their_own_are_left_out_one_after_the
     in_tf32 = PLAIN.without(BF16.key).merged(TF32.settings)
     assert trials.settings_of(Kind.STACK)[:3] == [PLAIN, in_tf32, in_tf32.without(GRAPH.key)]
     assert known.stack == together(LAST, FUSED, WITH_LOSS), "TensorFloat-32 gains nothing here"
+    assert not [*of_failures(known)], "each row says why"
+    known, _ = found_by(lambda settings: failed("no luck", Outcome.FAILED) if len(settings) > 1 else 1.0)
+    assert any("together these fail" in text for text, _ in of_failures(known))
 
 
 def test_where_half_precision_changes_the_results_the_stack_takes_tensorfloat32():

@@ -20,6 +20,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("", "tui/app
 from tui_pilot import LARGE, SMALL, WIDE, check_figures, driven, press, settle
 
 from advisor.experiment.past.journal import PastSession, open_session
+from advisor.experiment.request import Outputs, beside_own_files
 
 VIEWS = {"result": "1", "profile": "2", "trials": "3 home", "export": "4"}
 
@@ -37,7 +38,8 @@ def session_of(journal: Path) -> PastSession:
 
 async def draw(past: PastSession, folder: Path) -> None:
     """Draw every view, as an app does that has measured the session."""
-    async with driven([*past.events], request=past.request) as (pilot, app, _control):
+    outputs = beside_own_files(Outputs(), past.request)
+    async with driven([*past.events], request=past.request, outputs=outputs) as (pilot, app, _control):
         for name, keys in VIEWS.items():
             await press(pilot, *keys.split())
             app.save_screenshot(f"{name}.svg", path=str(folder))

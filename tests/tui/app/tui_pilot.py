@@ -115,12 +115,13 @@ def make_app(
     draw_interval_s: float = 0.005,
     clock: Callable[[], float] = lambda: 0.0,
     request: Request | None = None,
+    outputs: Outputs | None = None,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
     control = FakeControl(history, hold=hold)
     app = AdvisorApp(
         request or Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
-        Outputs(config_path=config_path),
+        outputs or Outputs(config_path=config_path),
         session_id="20261122-154141",
         open_session=lambda: control,
         gauges=(lambda: READING) if gauges else None,
