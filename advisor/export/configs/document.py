@@ -183,8 +183,7 @@ def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
 
 
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
-# What may follow the last entry in braces: a comma, and a comment on the same line.
-_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")
+_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")  # of braces the last one: a comma, a comment on its line
 _SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 

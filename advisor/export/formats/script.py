@@ -44,7 +44,8 @@ class PatchedScript(Format):
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)
         for file, to in paths.items():
-            title = f"{Path(file).name} with the settings"
+            how = "with the settings" if patched.files[file] != Path(file).read_bytes() else "as it was,"
+            title = f"{Path(file).name} {how}"
             yield File(title, to, partial(patched.files.__getitem__, file), found.remark, more if to == path else ())
 
     def preview(self, found: Found) -> str:
