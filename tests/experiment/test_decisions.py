@@ -48,12 +48,6 @@ def confirmed(event):
     return isinstance(event, events.StackMeasured) and event.record.confirmed and bool(event.record.settings)
 
 
-def state_after(run, kind):
-    """The state just after the first event of a kind, and the events that follow."""
-    place = next(place for place, event in enumerate(run.told) if isinstance(event, kind))
-    return SessionState.of(run.told[: place + 1]), run.told[place + 1 :]
-
-
 def started(told):
     return [event.name for event in told if isinstance(event, events.TrialStarted)]
 
@@ -69,7 +63,8 @@ def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_pat
     decided(run, confirmed, "second", Decision.REJECTED)
     run.run_until(lambda event: confirmed(event) and event.record.settings == {THIRD: True})
     assert not run.posted(events.SessionFailed)
-    at_once, later = state_after(run, events.Decided)
+    first = next(place for place, event in enumerate(run.told) if isinstance(event, events.Decided))
+    at_once, later = SessionState.of(run.told[: first + 1]), run.told[first + 1 :]
     assert at_once.stack.pending
     assert at_once.stack.settings == {SECOND: True, THIRD: True}
     assert at_once.stack.comparison is None

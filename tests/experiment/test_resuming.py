@@ -203,11 +203,6 @@ CATALOG = load_catalog()
 TARGET = TargetSpec("mymodel:build", "/somewhere")
 
 
-def planned(facts, hints):
-    consent = Consent(CATALOG, facts.workload.mode, Numerics.CLOSE)
-    return Plan(CATALOG, Request(TARGET), facts, consent, hints=hints).with_facts(facts)
-
-
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
@@ -243,7 +238,8 @@ def test_another_batch_device_or_version_is_another_workload():
 
 def test_what_was_found_before_is_part_of_the_first_stack():
     facts, found = gpu_facts(), {"precision.autocast": "float16", "compile.mode": "max-autotune-no-cudagraphs"}
-    plans = [planned(facts, hints) for hints in ({}, found)]
+    planned = Plan(CATALOG, Request(TARGET), facts, Consent(CATALOG, facts.workload.mode, Numerics.CLOSE))
+    plans = [replace(planned, hints=hints).with_facts(facts) for hints in ({}, found)]
     plain, hinted = (plan.usual_stack() for plan in plans)
     assert plain["precision.autocast"] == "bfloat16"
     assert hinted["precision.autocast"] == "float16"

@@ -16,16 +16,12 @@ def starts(matches):
     return lambda event: isinstance(event, events.TrialStarted) and matches(event.name)
 
 
-def measuring(name):
-    return lambda event: isinstance(event, events.TrialActivity) and event.name == name and event.text == "warming up"
-
-
 def test_a_session_obeys(tmp_path):
     """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
     run = three_removers(tmp_path)
     session = run.session
     run.when(starts(lambda name: name == "baseline"), session.skip)  # without it there is nothing to go on with
-    run.when(measuring("control=true"), session.skip)
+    run.when(lambda event: event == events.TrialActivity("control=true", "warming up"), session.skip)
     run.when(lambda event: isinstance(event, events.StackMeasured), lambda: (session.pause(), session.extend(60.0)))
     run.when(lambda event: event == events.Paused(True), session.go_on)
     run.when(starts(lambda name: name.startswith("stack without")), session.finish)

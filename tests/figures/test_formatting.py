@@ -9,11 +9,6 @@ from advisor.figures.formatting import format_worth
 from advisor.records import Candidate, Comparison, Numerics, NumericsResult, Outcome, TrialRecord, TrialResult
 
 
-def switched_off(comparison):
-    candidate = Candidate("pin_memory", "data.pin_memory", False, already_on=True)
-    return TrialRecord(candidate, candidate.settings, TrialResult(Outcome.MEASURED), comparison)
-
-
 @pytest.mark.parametrize(
     ("comparison", "text"),
     [
@@ -25,7 +20,9 @@ def switched_off(comparison):
     ],
 )
 def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
-    assert format_worth(switched_off(comparison)) == text
+    candidate = Candidate("pin_memory", "data.pin_memory", False, already_on=True)
+    switched_off = TrialRecord(candidate, candidate.settings, TrialResult(Outcome.MEASURED), comparison)
+    assert format_worth(switched_off) == text
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,6 @@ def batches_of(*masks):
     return [{"input_ids": torch.rand(2, 4), "attention_mask": mask.clone(), "labels": torch.rand(2)} for mask in masks]
 
 
-def loader_of(*masks, **options):
-    samples = [{name: one[row] for name, one in batch.items()} for batch in batches_of(*masks) for row in (0, 1)]
-    return DataLoader(samples, batch_size=2, **options)
-
-
 @pytest.mark.parametrize(("masks", "go"), [(EMPTY, True), (OTHERS, False)])
 def test_only_a_mask_that_masks_nothing_is_left_out(masks, go):
     for name, mask in masks:
@@ -59,7 +54,9 @@ WAYS = {
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_batch_is_looked_at(monkeypatch, way, workers):
     monkeypatch.setattr(type(CATALOG["attention_mask"]), "devices", Recipe.devices)
-    found = list(WAYS[way](loader_of(ONES, ONES, PADDED, ONES, num_workers=workers)))
+    batches = batches_of(ONES, ONES, PADDED, ONES)
+    samples = [{name: one[row] for name, one in batch.items()} for batch in batches for row in (0, 1)]
+    found = list(WAYS[way](DataLoader(samples, batch_size=2, num_workers=workers)))
     assert ["attention_mask" in batch for batch in found] == [False, False, True, False]
     assert torch.equal(found[2]["attention_mask"], PADDED)
 

@@ -32,11 +32,6 @@ def tuned(tmp_path):
     return write
 
 
-def samples():
-    torch.manual_seed(1)
-    return TensorDataset(torch.randn(16, 3, 6, 6), torch.randint(4, (16,)))
-
-
 def test_settings_are_told_apart():
     settings = {"precision.autocast": "bfloat16", "compile.mode": "default", "step.cuda_graph": True}
     inference = {"infer.grad": "no_grad", "compile.freezing": True}
@@ -93,9 +88,11 @@ def fitted(folder, callbacks=(), package="lightning.pytorch", **options):
         enable_checkpointing=False,
         **options,
     )
+    torch.manual_seed(1)
+    samples = TensorDataset(torch.randn(16, 3, 6, 6), torch.randint(4, (16,)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The 'train_dataloader'|.*litlogger|.*checkpoint")
-        trainer.fit(module, DataLoader(samples(), batch_size=4))
+        trainer.fit(module, DataLoader(samples, batch_size=4))
     return trainer, module
 
 

@@ -59,17 +59,13 @@ def test_the_size_of_a_batch_is_that_of_its_first_tensor():
     assert batch_size_of(["text", 3]) is None
 
 
-def ragged(**parts):
-    return {"tokens": torch.arange(12), **parts}
-
-
 @pytest.mark.parametrize(
     ("batch", "problem"),
     [
         ("text", "no tensor with samples"),
         (torch.zeros(0, 3), "no tensor with samples"),
         ((torch.arange(12), torch.tensor([0, 4, 8]), torch.zeros(3)), "first dimensions of its tensors differ .12, 3."),
-        (ragged(cu_seqlens=torch.tensor([0, 5, 12]), labels=torch.arange(12)), "differ"),
+        ({"tokens": torch.arange(12), "cu_seqlens": torch.tensor([0, 5, 12]), "labels": torch.arange(12)}, "differ"),
         ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), {"boxes": torch.zeros(5, 4)}], "differ .3, 5."),
         (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "no tensor with samples"),
         ((torch.zeros(4, 2), torch.eye(4).to_sparse_csr()), "packed, sparse or nested"),

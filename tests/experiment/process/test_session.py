@@ -2,7 +2,7 @@
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run
+from real_session import Run, short_trials
 
 from advisor.experiment import events
 from advisor.records import Numerics, Verdict
@@ -37,7 +37,8 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     for recipe_id, apply in {**USUAL, "wrong": WRONG}.items():
         plant(folder / "recipes", recipe_id, apply=apply, usual=recipe_id in USUAL)
-    return Run(folder, SLOW_TARGET, only=PLANTED, budget_s=40.0).run()
+    with short_trials():
+        return Run(folder, SLOW_TARGET, only=PLANTED, budget_s=40.0).run()
 
 
 def test_the_stages_come_in_order(finished):

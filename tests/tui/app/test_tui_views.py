@@ -15,12 +15,6 @@ from advisor.tui.widgets.lines import GaugeStrip, KeyFooter
 from advisor.tui.widgets.table import Table
 
 
-def with_profile(told: list[events.Event], profile: Profile) -> list[events.Event]:
-    """A history with another profile."""
-    facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
-    return [*told, events.FactsFound(replace(facts, profile=profile))]
-
-
 async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
         await press(pilot, "2")
@@ -62,7 +56,10 @@ async def test_a_broad_profile_shows_all_and_tab_goes_through_it() -> None:
 
 async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> None:
     phases = Profile(10.0, {"forward": 4.0, "backward": 6.0}, phases_alone=True)
-    async with driven(with_profile(histories.start(), phases), hold=True) as (pilot, app, _control):
+    told = histories.start()
+    facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
+    told.append(events.FactsFound(replace(facts, profile=phases)))
+    async with driven(told, hold=True) as (pilot, app, _control):
         await press(pilot, "2")
         assert "backward" in screen_text(app)
         assert "Waits and habits" not in screen_text(app), "there is no empty panel"
