@@ -28,15 +28,11 @@ TESTS = Path(__file__).parent
 
 # Folders in a room's folder, and markers: pytest runs them when a path or -m asks for them.
 TIERS = ("process", "compile", "app")
-# These have to be asked for with -m.
-ON_DEMAND = ("gpu", "fuzz", "faults")
-# Those that the last run skipped, for want of a package.
-SKIPPED_BEFORE = "skipped_before"
+ON_DEMAND = ("gpu", "fuzz", "faults")  # these have to be asked for with -m
+SKIPPED_BEFORE = "skipped_before"  # those that the last run skipped, for want of a package
 MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed", SKIPPED_BEFORE))
-# From so many tests that fork on, it pays that forks are cheap.
-MANY_FORKS = 50
-# Files whose few tests take a minute and more.
-LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py")
+MANY_FORKS = 50  # from so many tests that fork on, it pays that forks are cheap
+LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py")  # files whose few tests take a minute and more
 # Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
 # memory, which models grow from file to file, to gigabytes in the end.
 FORKING = (

@@ -16,8 +16,7 @@ from advisor.records import (
 )
 
 GIB = 2**30
-# The readings of an H200 on which nothing runs.
-IDLE = {"power_limit_w": 700.0, "mig_enabled": False}
+IDLE = {"power_limit_w": 700.0, "mig_enabled": False}  # the readings of an H200 on which nothing runs
 GPU_UUID = "GPU-00000000-0000-0000-0000-000000000001"
 CONV = {"conv2d": 20, "batch_norm": 20, "linear": 1}
 LINEAR = {"linear": 6}

@@ -16,8 +16,7 @@ from real_session import Run
 from advisor.recipe.settings import Settings
 from advisor.records import Activity, Block, Facts, Inspected, Outcome, RanksFound, Ready, TrialKind, TrialResult
 
-# Seconds of a trial that starts, applies its settings and measures.
-TRIAL_S = 1.5
+TRIAL_S = 1.5  # seconds of a trial that starts, applies its settings and measures
 CANCELLED = TrialResult(Outcome.CANCELLED, "cancelled")
 
 

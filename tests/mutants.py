@@ -27,8 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 COPIED = ("advisor", "recipes", "tests", "docs", "examples", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 PROCESSES = 2
-# A mutant whose tests take longer, in seconds, is killed: it runs for ever.
-LIMIT_S = 600.0
+LIMIT_S = 600.0  # a mutant whose tests take longer, in seconds, is killed: it runs for ever
 
 
 @dataclass(frozen=True)

@@ -248,8 +248,7 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-# Names in the guides that stand for a file of the reader's own.
-EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
+EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}  # names in the guides that stand for a file of the reader's own
 
 
 def test_the_modules_that_the_guides_name_are_there():

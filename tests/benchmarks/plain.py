@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-# Steps in which compiling, choosing algorithms and capturing a graph happen.
-FIRST_STEPS = 6
+FIRST_STEPS = 6  # steps in which compiling, choosing algorithms and capturing a graph happen
 BLOCKS, LEAST_BLOCKS, LEAST_LONG_EPOCHS = 5, 3, 2
 # A block of short epochs has at least so many: its end, where the device is waited for, is then a small part of it.
 LEAST_SHORT_EPOCHS = 4

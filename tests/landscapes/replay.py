@@ -40,10 +40,8 @@ _FEWEST_FOR_EARLY_END = 10
 _PRECISION = 0.0025
 # Half the width of a median's 95 % interval, in standard deviations of one block over the root of their number.
 _MEDIAN_WIDTH = 2.45
-# Timing the phases of a step, seconds (advisor.trial.main).
-_PHASES_S = 0.6
-# A forked trial's start in seconds, where none was recorded.
-_FORK_S = 0.05
+_PHASES_S = 0.6  # timing the phases of a step, seconds (advisor.trial.main)
+_FORK_S = 0.05  # a forked trial's start in seconds, where none was recorded
 
 Listener = Callable[[TrialMessage], None]
 

@@ -34,8 +34,7 @@ from advisor.runner.trials import Runner
 pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = Settings({"control.noop": True})
 FAILS = Settings({"planted.raising": True})
-# By the clock of the budget; far longer than was asked for, as where a block holds whole epochs.
-BLOCK_S = 200.0
+BLOCK_S = 200.0  # by the clock of the budget; far longer than was asked for, as where a block holds whole epochs
 TRIAL_S = 100.0
 STACK, BASELINE = "stack, confirmed", "baseline, beside the stack"
 
