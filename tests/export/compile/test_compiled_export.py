@@ -57,9 +57,7 @@ def loop_of() -> Loop:
     return Loop(Scaled().eval(), loader, None, None, Mode.INFER, batch_size=4)
 
 
-def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path, monkeypatch):
-    # Headers that are compiled before, and used once, take longer than they save.
-    monkeypatch.setattr("torch._inductor.config.aot_inductor.precompile_headers", False)
+def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path):
     path = str(tmp_path / "model.pt2")
     spec = TrialSpec("t", TargetSpec("x", "."), SETTINGS, 0.05, 1.0, 300.0, "log", export_path=path)
     assert packaged_result(loop_of(), CPU, CATALOG, spec).outcome is Outcome.MEASURED
@@ -83,35 +81,27 @@ def test_a_model_that_cannot_be_exported_says_why_in_one_line(tmp_path):
 
 
 TWICE = """
-import os, sys
+import os, runpy
 
+import advisor
 from advisor.experiment.measuring.packaging import warm_start
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
-from advisor.runner import fork_server
 
-def start_again():
-    import advisor, target
-    from torch._dynamo.utils import counters
+if __name__ == "__main__":
+    target = TargetSpec("target.py:build", os.getcwd(), device="cpu")
+    artifacts, cold_s, warm_s = warm_start(Request(target), {"compile.mode": "default"}, load_catalog())
+    assert min(cold_s, warm_s) > 0
+    open("tuned.cache", "wb").write(artifacts)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath("empty")
     tuning = advisor.load("tuned.yaml", cache="tuned.cache")
     assert tuning.settings == {"compile.mode": "default"}
-    model, batch, loss, optimizer = target.build()
+    model, batch, loss, optimizer = runpy.run_path("target.py")["build"]()
     tuning.train_step(*tuning.prepare(model, optimizer), loss)(batch)
+    from torch._dynamo.utils import counters
     assert counters["aot_autograd"]["autograd_cache_hit"], counters
     assert not counters["aot_autograd"]["autograd_cache_miss"], counters
-
-if __name__ == "__main__":
-    fork_server._PRELOAD.append("torch._inductor.compile_fx")  # else each of its three processes would import it
-    spec = TargetSpec("target.py:build", os.getcwd(), device="cpu")
-    artifacts, cold_s, warm_s = warm_start(Request(spec), {"compile.mode": "default"}, load_catalog())
-    assert min(cold_s, warm_s) > 0
-    open("tuned.cache", "wb").write(artifacts)
-    last = fork_server.CONTEXT.Process(target=start_again)
-    fork_server.start(last)
-    last.join()
-    sys.exit(last.exitcode)
 """
 
 
