@@ -32,7 +32,8 @@ ON_DEMAND = ("gpu", "fuzz", "faults")  # these have to be asked for with -m
 SKIPPED_BEFORE = "skipped_before"  # those that the last run skipped, for want of a package
 MARKERS = frozenset((*TIERS, *ON_DEMAND, "timed", SKIPPED_BEFORE))
 MANY_FORKS = 50  # from so many tests that fork on, it pays that forks are cheap
-LONG = ("test_ranks.py", "test_interrupts.py", "test_builder.py")  # files whose few tests take a minute and more
+# Files whose few tests take a minute and more.
+LONG = ("test_compiled_export.py", "test_ranks.py", "test_interrupts.py", "test_builder.py")
 # Files whose tests fork this process time and again, for the workers of loaders: each fork copies the tables of its
 # memory, which models grow from file to file, to gigabytes in the end.
 FORKING = (

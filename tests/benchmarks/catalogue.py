@@ -1,5 +1,6 @@
 """The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ def _gpu(name: str, title: str, family: str, **options: Any) -> Workload:
 def _own(name: str, title: str, family: str, **options: Any) -> Workload:
     """A workload from the files beside this one."""
     return _workload(name, title, family, HERE / "workloads", **options)
+
+
+def _inference(name: str, model: str, of: Callable[..., Workload] = _own, **options: Any) -> Workload:
+    """A model's predictions for batches of one size."""
+    return of(name, f"{model} inference, batch {options['batch_size']}", "inference", **options)
 
 
 def _workload(name: str, title: str, family: str, folder: Path, *, target: str = "", **options: Any) -> Workload:
@@ -111,26 +117,14 @@ WORKLOADS = {
         _own("swin", "Swin-tiny", "timm", timing_s=LONG_TIMING_S, target="timm_models:swin"),
         _own("tagger", "tagger over packed sequences", "recurrent", target="sequences:tagger"),
         _own("augmented", "ResNet-18, images changed in Python", "input pipeline", target="vision:augmented"),
-        _gpu("infer1", "ResNet-50 inference, batch 1", "inference", target="resnet50", batch_size=1),
-        _gpu("infer128", "ResNet-50 inference, batch 128", "inference", target="resnet50", batch_size=128),
-        _own(
-            "mobilenet_infer1", "MobileNetV3 inference, batch 1", "inference", target="vision:mobilenet", batch_size=1
-        ),
-        _own(
-            "mobilenet_infer256",
-            "MobileNetV3 inference, batch 256",
-            "inference",
-            target="vision:mobilenet",
-            batch_size=256,
-        ),
-        _own("vit_infer1", "ViT-S inference, batch 1", "inference", target="timm_models:vit", batch_size=1),
-        _own("vit_infer128", "ViT-S inference, batch 128", "inference", target="timm_models:vit", batch_size=128),
-        _own(
-            "bert_infer1", "BERT-base inference, batch 1", "inference", target="hugging_face:bert_serve", batch_size=1
-        ),
-        _own(
-            "bert_infer8", "BERT-base inference, batch 8", "inference", target="hugging_face:bert_serve", batch_size=8
-        ),
+        _inference("infer1", "ResNet-50", _gpu, target="resnet50", batch_size=1),
+        _inference("infer128", "ResNet-50", _gpu, target="resnet50", batch_size=128),
+        _inference("mobilenet_infer1", "MobileNetV3", target="vision:mobilenet", batch_size=1),
+        _inference("mobilenet_infer256", "MobileNetV3", target="vision:mobilenet", batch_size=256),
+        _inference("vit_infer1", "ViT-S", target="timm_models:vit", batch_size=1),
+        _inference("vit_infer128", "ViT-S", target="timm_models:vit", batch_size=128),
+        _inference("bert_infer1", "BERT-base", target="hugging_face:bert_serve", batch_size=1),
+        _inference("bert_infer8", "BERT-base", target="hugging_face:bert_serve", batch_size=8),
     )
 }
 

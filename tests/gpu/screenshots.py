@@ -1,18 +1,14 @@
-"""Draws the views of a recorded session at its end, and view 1 at moments of it; checks the figures on each picture.
+"""Draws the views of a recorded session at its end, or view 1 at moments of it; checks the figures on each picture.
 
-    python tests/gpu/screenshots.py resnet50.jsonl screenshots
-    python tests/gpu/screenshots.py resnet50.jsonl moments 5 20 60
+    python tests/gpu/screenshots.py SESSION screenshots
+    python tests/gpu/screenshots.py SESSION moments 5 20 60
 
-The arguments: a session's journal, with its folder of logs beside it, the folder for the pictures, and the seconds
-after which view 1 is drawn at three sizes of the terminal, as well as at the end.
+The seconds are those after which view 1 is drawn at three sizes of the terminal, as well as at the end.
 """
 
 import asyncio
 import json
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("", "tui/app")]
@@ -23,17 +19,6 @@ from advisor.experiment.past.journal import PastSession, open_session
 from advisor.experiment.request import Outputs, beside_own_files
 
 VIEWS = {"result": "1", "profile": "2", "trials": "3 home", "export": "4"}
-
-
-def session_of(journal: Path) -> PastSession:
-    """The session of a journal, read from a state folder of its own."""
-    state = Path(tempfile.mkdtemp(), "sessions")
-    state.mkdir()
-    shutil.copy(journal, state)
-    if (logs := journal.with_suffix("")).is_dir():
-        shutil.copytree(logs, state / logs.name)
-    os.environ["PERF_ADVISOR_STATE"] = str(state.parent)
-    return open_session(journal.stem)
 
 
 async def draw(past: PastSession, folder: Path) -> None:
@@ -64,11 +49,11 @@ async def draw_moments(past: PastSession, times: list[float], folder: Path, mome
 
 
 if __name__ == "__main__":
-    journal, folder = map(Path, sys.argv[1:3])
+    past, folder = open_session(sys.argv[1]), Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    past = session_of(journal)
     if moments := [*map(float, sys.argv[3:])]:
-        began, *times = (one.get("started", one.get("at")) for one in map(json.loads, journal.open(encoding="utf-8")))
+        lines = past.path.read_text(encoding="utf-8").splitlines()
+        began, *times = (one.get("started", one.get("at")) for one in map(json.loads, lines))
         asyncio.run(draw_moments(past, [at - began for at in times], folder, moments))
     else:
         asyncio.run(draw(past, folder))
