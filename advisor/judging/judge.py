@@ -213,9 +213,12 @@ class Judge:
     def _turns(self, settings: Settings) -> Turns | None:
         """The turns of these settings; None where their only run of the baseline is an odd one among all its runs."""
         turns = self.in_turn.get(settings)
-        if turns is None or turns.by_block or len(turns.old) > 1:
+        if turns is None or len(turns.old) > 1:
             return turns
         apart = math.log(mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1])
+        if turns.by_block and (runs := self._undisturbed_runs(settings)):  # other programs slow both of a pair
+            drift = math.log(mean_speed(turns.new)[1] / mean_speed(runs)[1])
+            apart = min(apart, apart - drift, key=abs)
         return turns if abs(apart) <= FARTHEST else None
 
     def holds_where_busy(self, settings: Settings) -> bool:

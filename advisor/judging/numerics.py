@@ -48,16 +48,14 @@ DEFAULT_TOLERANCE = 2.0**-8
 _SAYS_NOTHING = 0.5
 _CHAIN = 16.0
 _PER_AMPLIFIED = 3.0
-# Outputs nearer to the reference than this share of what an arithmetic rounds to were not computed in it.
-_UNUSED = 0.25
+_UNUSED = 0.25  # of what an arithmetic rounds to: outputs nearer to the reference were not computed in it
 _FLOAT32_ROUNDING = 2.0**-24
 _TF32_ROUNDING = 2.0**-11
 _HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _TF32_FAMILIES = ("conv1d", "conv2d", "conv3d", "recurrent")
 # Factor on the spread that was seen: another draw of random numbers can differ more than those few.
 _STREAM_MARGIN = 3.0
-# A sum depends on its order, which the number of threads decides.
-_SUMMATION = 2.0**-20
+_SUMMATION = 2.0**-20  # a sum depends on its order, which the number of threads decides
 _TINY = 1e-12
 
 

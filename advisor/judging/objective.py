@@ -14,8 +14,7 @@ from advisor.figures.formatting import format_interval, format_percent, format_r
 from advisor.figures.stats import Interval
 from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Objective, Score, TrialResult, Verdict
 
-# The share of the baseline's samples per second that less memory must keep.
-_KEPT_SPEED = 0.9
+_KEPT_SPEED = 0.9  # the share of the baseline's samples per second that less memory must keep
 # Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
 SMALLEST_SAVING = 0.01
 # The same of energy: the counter of a GPU is updated ten times a second. A share.

@@ -156,7 +156,7 @@ class _Patch:
             case Stage.OPTIMIZER if recipe.key == "optimizer.implementation" and self._places("optimizer call"):
                 self.give("optimizer call", _IMPLEMENTATIONS[str(value)])
             case Stage.OPTIMIZER:
-                self._after("optimizer", code)
+                self._beside("optimizer", code)
             case Stage.MODEL:
                 self._model(recipe, value, code)
             case _ if recipe.plan_field == "non_blocking":
@@ -193,8 +193,9 @@ class _Patch:
         calls, loader = self._places("loader call"), self.facts.loader
         options: Mapping[str, object] = recipe.options(value)  # type: ignore[attr-defined]
         if not calls and options and options.keys() <= {"num_workers", "pin_memory", "prefetch_factor"}:  # set later
-            first = {"prefetch_factor": 2} if options.get("num_workers") and not (loader and loader.num_workers) else {}
-            self._after("loader", "".join(f"loader.{name} = {one}\n" for name, one in {**first, **options}.items()))
+            begins = bool(options.get("num_workers")) and not (loader and loader.num_workers)
+            lines = ["prefetch_factor = 2"] * begins + [f"{name} = {one}" for name, one in options.items()]
+            self._beside("loader read", "".join(f"loader.{line}\n" for line in lines))
         elif not calls or (value and not options):
             raise _NotHereError(_TOO_MUCH if calls else _NO_PLACE["loader"])
         device = f', "{self.facts.device_type}")'
@@ -213,16 +214,17 @@ class _Patch:
             if "float" in self.facts.batch_text and not any("f" in place.name for place in self._places("copy")):
                 raise _NotHereError(_NO_PLACE["copy"])
             self.give("copy", {"dtype": f"torch.{value}"}, name="1f 2f 3f 4f 5f")
-        self._after("model", _before_optimizer(code, trains=self.facts.mode is Mode.TRAIN))
+        self._beside("model", _before_optimizer(code, trains=self.facts.mode is Mode.TRAIN))
 
-    def _after(self, kind: str, code: str) -> None:
-        """Put a recipe's code behind the statements that make a model or an optimizer."""
+    def _beside(self, kind: str, code: str) -> None:
+        """Put a recipe's code behind the statements that make a model or an optimizer, or above those that read one."""
+        what, _, read = kind.partition(" ")
         if not (places := self._places(kind)):
-            raise _NotHereError(_NO_PLACE[kind])
+            raise _NotHereError(_NO_PLACE[what])
         for place in places:
             edits, name = self.files[place.file], place.name
-            lines = [re.sub(rf"(?<![\w.]){kind}\b", name, line) for line in self._defined(place.file, code)]
-            there = edits.after[start_of(place)]
+            lines = [re.sub(rf"(?<![\w.]){what}\b", name, line) for line in self._defined(place.file, code)]
+            there = (edits.before if read else edits.after)[start_of(place)]
             there += lines if there or not lines else [f"{_MARK} settings of {name}", *lines]
 
     def _defined(self, file: str, code: str) -> list[str]:
@@ -275,7 +277,7 @@ class _Patch:
             with self._or_left_out("compile.scope: with_loss"):
                 self._compiled_with_loss(arguments)
                 return
-        self._after("model", step.compilation())
+        self._beside("model", step.compilation())
 
     def _compiled_with_loss(self, arguments: str) -> None:
         """Make the forward pass and the loss a compiled function above the loop."""

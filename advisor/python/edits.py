@@ -102,8 +102,6 @@ class _Editor(cst.CSTTransformer):
     def _code(self, node: cst.CSTNode) -> str:
         return self._module.code_for_node(node)
 
-    # --- calls, and statements by themselves ----------------------------------------------------------------------
-
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
         """A call with other arguments."""
         where = self._position(original_node)

@@ -162,6 +162,8 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     with contextlib.suppress(LossError):  # a step of the user's own may return none
         while len(losses) < most and time.perf_counter() < until:
             losses.append(float(loss_of_own(step(feed.next()))))
+            if len(losses) < _FIRST_STEPS:  # in which code may be compiled
+                until = time.perf_counter() + _LOSSES_S
     # With losses the first batch: those of other samples say nothing.
     outputs = sample_of(first) if losses else () if loop.mode is Mode.TRAIN else sample_of(last)
 

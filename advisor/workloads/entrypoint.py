@@ -65,8 +65,7 @@ _HINTS = {
     "buffer of a module: models, batches and the modules of a loss are moved for you.",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "env:// rendezvous"), _RANKS),
 }
-# Updates of weights while a module is imported that count as training. A count; fitting something small takes fewer.
-_MOST_UPDATES = 100
+_MOST_UPDATES = 100  # of weights while a module is imported: more are a training; fitting something small takes fewer
 
 
 def load_target(spec: TargetSpec) -> Loop:

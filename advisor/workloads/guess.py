@@ -25,13 +25,11 @@ from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 
 LARGEST_BATCH = 32  # samples, by default
 _STEP_S = 0.3  # the longest step that a batch is made for: seconds
-# Rate of a training step in float32: FLOP/s of one core that others use as well. More than these add little.
-_CORE_FLOPS_PER_S = 12e9
-_MOST_CORES = 16
+_CORE_FLOPS_PER_S = 12e9  # FLOP/s of a training step in float32, on one core that others use as well
+_MOST_CORES = 16  # more than these add little
 _GPU_STEP_FLOPS = 4e12  # work of one step on a GPU: FLOP; a data-centre GPU does it in 20 to 200 ms
 _TRAIN_PASSES = 3  # a backward pass is twice the work of a forward pass
-# Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
-_COUNTED = 2
+_COUNTED = 2  # samples of the count, and the fewest in training: batch normalisation refuses single values
 _PATCH = 3 * 16 * 16  # numbers of a patch of an image
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _LENGTHS = (64, 16)

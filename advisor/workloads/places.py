@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -108,12 +108,14 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
     for view in views:
         for name in _names_of(value, view.names):
             scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
-            if name.startswith("self."):  # of whatever method
-                functions = ast.walk(trees.tree_of_file(view.file))
-                scopes = [(one, 1 + (one.end_lineno or 0)) for one in functions if isinstance(one, ast.FunctionDef)]
+            if name.startswith("self."):  # of whatever method of its class
+                own = {one.__name__ for one in type(view.names["self"]).__mro__}
+                classes = (one for one in ast.walk(trees.tree_of_file(view.file)) if isinstance(one, ast.ClassDef))
+                methods = (one for node in classes if node.name in own for one in node.body)
+                scopes = [(one, 1 + (one.end_lineno or 0)) for one in methods if isinstance(one, ast.FunctionDef)]
             for scope, line in scopes:
-                statements = (one for block in trees.blocks_to(line, scope.body) for one in block)
-                before = [one for one in statements if (one.end_lineno or 0) < line]
+                blocks = trees.blocks_to(line, scope.body)
+                before = [one for block in blocks for one in block if (one.end_lineno or 0) < line]
                 first, parts = 1 + name.startswith("self."), name.split(".")
                 owners = [".".join(parts[:end]) for end in range(first, 1 + len(parts))]  # of a part, and itself
                 if found := [one for one in before if any(_concerns(one, owner) for owner in owners)]:
@@ -122,16 +124,13 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The expressions for a value: variables, attributes of ``self``, and parts of what these hold."""
+    """The expressions for a value: variables, attributes of ``self``, and parts of the modules that these hold."""
     own = getattr(names.get("self"), "__dict__", {})
     found = {**names, **{f"self.{name}": held for name, held in {**own, **own.get("_modules", {})}.items()}}
     yield from (name for name, held in found.items() if held is value)
     modules = {name: held for name, held in found.items() if isinstance(held, nn.Module)}
     parts = ((name, part) for name, held in modules.items() for part, one in held.named_modules() if one is value)
     yield from (f"{name}.{part}" for name, part in parts if all(map(str.isidentifier, part.split("."))))
-    for name, held in found.items():
-        if not isinstance(held, ModuleType | type):
-            yield from (f"{name}.{part}" for part, one in getattr(held, "__dict__", {}).items() if one is value)
 
 
 def _concerns(statement: ast.stmt, name: str) -> bool:
@@ -140,7 +139,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
         return False
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign | ast.AnnAssign) and name in trees.bound_by(node):
-            return True
+            return not isinstance(node.value, ast.Constant | None)  # as for ``self.model = None``
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
             return trees.name_called(call) not in _NO_CHANGES
@@ -162,11 +161,15 @@ class LoopPlaces:
     loop: FoundLoop
     views: Sequence[Where]
     model: nn.Module
+    loader: Any = None
 
     def of(self, passes: Iterable[Pass]) -> Iterator[Place]:
         """The loop, its forward passes, the whole of its step, and the copies of its batches."""
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
+        if self.loader is not None and isinstance(statement, ast.For):
+            names = [*self._names_of_loader(statement.iter)]
+            yield from [_at("loader read", self.loop.where.file, statement, name=name) for name in names[:1]]
         # Above is the outermost loop around it that does not make the model anew.
         whole = (one for one, makes_anew in self._around() if not makes_anew)
         yield _at("above", self.loop.where.file, next(whole, statement))
@@ -176,6 +179,17 @@ class LoopPlaces:
         scopes = {own: statement} | {code: scope_of(code) for code in inner if code is not own}
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
+
+    def _names_of_loader(self, head: ast.expr) -> Iterator[str]:
+        """The expressions, by what a loop's head reads, for the loader, or for the one that Accelerate's is around."""
+        loader = getattr(self.loader, "base_dataloader", self.loader)
+        for one in ast.walk(head):
+            if isinstance(one, ast.Name | ast.Attribute):
+                name, held = ast.unparse(one), trees.value_of(one, self.loop.where.names)
+                yield from [name] if held is loader else []
+                with contextlib.suppress(Exception):  # an object may have no attributes, or hide them
+                    parts = [part for part, value in vars(held).items() if value is loader and part.isidentifier()]
+                    yield from (f"{name}.{part}" for part in parts)
 
     def _around(self) -> list[tuple[ast.stmt, bool]]:
         """The loop and those around it, the outermost first, each with whether it makes the model anew."""

@@ -174,12 +174,19 @@ def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judg
     assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(2.0)
 
 
+def test_one_odd_process_of_the_baseline_confirms_nothing(judge):
+    """Its blocks took three times as long as in all its runs, beside a combination as fast as ever."""
+    found = judge.with_run(BF16, result(5.2)).with_turns(BF16, beside(5.2, 30.0, (1.0,) * 5))
+    assert not stack_record(found, BF16, {}).confirmed
+    assert found.compare(BF16).speedup == pytest.approx(10 / 5.2, rel=0.02)
+
+
 def test_the_times_beside_a_speed_up_agree_with_it_however_the_machine_drifts(judge):
     """Medians of either side would be 5 and 40 ms beside 4x."""
     new_ms, old_ms = (20.0, 5.0, 5.0, 5.0, 10.0), (40.0, 20.0, 15.0, 45.0, 45.0)
     new = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in new_ms)
     old = tuple(Block(10, 80, 0.01 * step_ms) for step_ms in old_ms)
-    judge = judge.with_run(BF16, result(5.2)).with_turns(BF16, in_blocks(new, old))
+    judge = judge.with_run(BF16, result(1.25)).with_turns(BF16, in_blocks(new, old))
     stack = stack_record(judge, BF16, {})
     assert stack.comparison.speedup == pytest.approx(4.0)
     assert (stack.step_ms, stack.baseline_step_ms) == pytest.approx((5.0, 20.0))

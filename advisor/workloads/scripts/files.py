@@ -26,8 +26,7 @@ from advisor.process.meanwhile import replaced
 
 # Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
-# Times of change before this one are those of files that no trial has made. Seconds since the epoch.
-_BEGUN_S = time.time()
+_BEGUN_S = time.time()  # since the epoch: files that were changed before, no trial has made
 _MOST_COPIED = 2**28  # bytes: a larger file that a script appends to, or changes in place, is not copied first
 
 _run_in_place: dict[str, str] = {}

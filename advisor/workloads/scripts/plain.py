@@ -148,9 +148,6 @@ def _samples(seen: Seen) -> int | None:
     return max(rows) * max(1, min(len(fewest), backward_passes)) if any(rows) else None
 
 
-# --- scripts that only predict ----------------------------------------------------------------------------------------
-
-
 def _inference_of(seen: Seen) -> Loop:
     """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
     if seen.goes_backward:
@@ -191,9 +188,6 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
         raise NoLoopError(problem + (generates if hasattr(call.module, "generate") else ""))
     alone = [*named.values()] if len(named) == 1 else []
     return alone[0] if alone and isinstance(alone[0], torch.Tensor) else named
-
-
-# --- the parts of a plain loop, as its statements say them ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
         return
     with contextlib.suppress(NoLoopError):
         if (loop := seen.loop).where.is_users:
-            yield from LoopPlaces(loop, views, models[0]).of(seen.passes)
+            yield from LoopPlaces(loop, views, models[0], seen.loader).of(seen.passes)
 
 
 def watched(script: str, directory: str) -> Seen:

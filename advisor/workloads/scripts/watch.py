@@ -29,8 +29,7 @@ from advisor.workloads.scripts import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
 
-# Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
-_MOST_CALLS = 64
+_MOST_CALLS = 64  # that are kept, with what they were called with: those of a step; before a loop may be thousands
 # Modules of TensorBoard whose threads write what is logged.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 _PYTORCHS = re.compile(f"({'|'.join(INSTALLED)})torch/")
