@@ -183,6 +183,9 @@ def test_a_session_is_resumed_with_another_budget():
     ("arguments", "words", "hint"),
     [
         (["m:b", "--budjet", "5m"], "no option --budjet", "Did you mean --budget?"),
+        (["m:b", "--buget", "5m"], "no option --buget", "Did you mean --budget?"),
+        (["sesions"], "looks like a command", "perf-advisor sessions"),
+        (["m:b", "--only", "compil"], "no recipe 'compil'", "Did you mean compile"),
         (["train.py", "--lr", "0.1"], "no option --lr", "after --: `perf-advisor train.py -- --lr ...`"),
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
         (["m:b", "--budget=1"], "--budget: '1' may be seconds or minutes", "1m"),
@@ -214,6 +217,14 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint):
     assert words in error.message
     assert hint in error.hint
     assert "\n" not in error.message + error.hint
+
+
+def test_a_word_that_is_near_to_none_gets_no_hint_at_another():
+    assert parse(["nope"]).request.target.target == "nope"
+    for arguments in (["recipes", "nope"], ["demo", "--only", "nope"], ["demo", "--precision"]):
+        with pytest.raises(UsageError) as caught:
+            parse(arguments)()
+        assert "Did you mean" not in caught.value.hint
 
 
 def test_a_target_named_like_a_command_goes_by_its_file():
