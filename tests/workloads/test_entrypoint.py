@@ -3,9 +3,11 @@ import textwrap
 
 import pytest
 import torch
+from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
+from advisor.step.loss import LossCall
 from advisor.workloads import demo, entrypoint
 from advisor.workloads.entrypoint import load_target, one_line, parse_target
 
@@ -147,6 +149,44 @@ def test_an_exception_shows_the_users_last_frames(text, said, frames, load):
     assert all(frame in error.details for frame in frames)
     assert "entrypoint.py" not in error.details
     assert "site-packages" not in error.details
+
+
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 4), nn.Linear(5, 2)])
+
+    def forward(self, x, scale=None):
+        x = self.layers[0](x)
+        return self.layers[1](x[:, :4] * scale)
+
+
+def called(*arguments, **keywords):
+    return lambda: Halves()(torch.ones(3, 8), *arguments, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("call", "first", "own"),
+    [
+        (
+            called(1.0),
+            "Layer 'layers.1' of Halves, Linear(in_features=5, out_features=2, bias=True), got float32[3, 4].",
+            1,
+        ),
+        (called(scale=torch.ones(2, dtype=torch.int64)), "The module Halves got float32[3, 8], int64[2]", 1),
+        (Halves(), "The module Halves got no tensor", 0),
+        (lambda: LossCall(Halves(), None).loss(torch.ones(2, 3), (0, torch.tensor([1]))), "The loss got", 0),
+        (lambda: torch.ones(2) @ torch.ones(3), "", 0),
+        pytest.param(torch.compile(called(1.0)), "", 1, marks=pytest.mark.compile),
+    ],
+)
+def test_a_failure_names_the_layer_and_its_shapes_and_the_users_lines(call, first, own):
+    with pytest.raises(TargetError) as caught:
+        entrypoint.in_user_code("a call", call)
+    shown = caught.value.details
+    assert shown.startswith(first or "  File")
+    assert shown.count("self.layers[1](x") == own
+    assert "site-packages" not in shown
 
 
 def test_leaving_the_process(load):

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 FORWARD = "return 1.0 * x"
 NO_ROOM, MEMORY, FIX = "raise MemoryError('no room')", Outcome.OUT_OF_MEMORY, "Fix the lines below"
 UNFIT = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
+DEEP = TINY_TARGET.replace("Pause(), nn", "nn.Sequential(Pause(), nn.Linear(33, 32)), nn")
 OPEN_FORM = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda o, t: (o - t).sum()")
 
 
@@ -30,6 +31,21 @@ FAILING = {
     "no model": ("x = 1\n", Outcome.FAILED, "target.py ended without a training loop", "after --"),
     # Newer versions of PyTorch name the operator first.
     "a shape": (UNFIT, Outcome.FAILED, "the first step failed: RuntimeError: (addmm: )?mat1 and mat2", "the loss"),
+    "a layer": (DEEP, Outcome.FAILED, "the first step failed: ", "'2.1'", "Linear(in_features=33", "float32[8, 32]."),
+    "a layer of one's own": (
+        in_step("return x + torch.ones(3)"),
+        Outcome.FAILED,
+        "the first step failed: ",
+        "'2' of Sequential, Pause, got float32[8, 32].",
+        "return x + torch.ones(3)",
+    ),
+    "a loss": (
+        TINY_TARGET.replace("(4, (8,))", "(4, (9,))"),
+        Outcome.FAILED,
+        "the first step failed: ",
+        "CrossEntropyLoss got float32[8, 4], int64[9].",
+    ),
+    "a backward pass": (in_step("return x.exp_()"), Outcome.FAILED, "the first step failed: ", "backward pass"),
     "memory of a build": (building(NO_ROOM), MEMORY, "no room"),
     "memory of a step": (in_step(NO_ROOM), MEMORY, "no room"),
     "PyTorch's memory": (in_step("return x * torch.empty(2**60)[0]"), MEMORY, "can't allocate memory: you tried"),
@@ -60,6 +76,7 @@ def test_a_target_that_fails_is_a_result(trial, case):
     assert result.outcome is outcome
     assert re.match(reason, result.reason)
     assert all(other in f"{result.hint}\n{result.details}" for other in others)
+    assert not re.search('File ".*/(site-packages|advisor)/', result.details)
 
 
 @pytest.mark.timed
