@@ -23,16 +23,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 # A process that gets this signal writes its stack to its log, the innermost call first, after this line.
-TELL_WHERE = signal.SIGUSR1
-STACK_BEGINS = "(most recent call first):\n"
+TELL_WHERE, STACK_BEGINS = signal.SIGUSR1, "(most recent call first):\n"
 LOG_TAIL_BYTES = 2000
 # Limits of a stack: bytes that are read, calls that are told, and looks at the log.
-_STACK_BYTES = 2**16
-CALLS_TOLD = 8
-_LOOKS = 20
-_LOOK_EVERY_S = 0.05
-# Python's own words before the stack of a process that a signal such as SIGSEGV ends.
-_FATAL = "Fatal Python error: "
+_STACK_BYTES, CALLS_TOLD, _LOOKS, _LOOK_EVERY_S = 2**16, 8, 20, 0.05
+_FATAL = "Fatal Python error: "  # Python's own words before the stack of a process that a signal such as SIGSEGV ends
 
 
 class Stream(io.FileIO):
@@ -125,14 +120,13 @@ def stack_of(pid: int, log_path: str) -> str:
 
 def last_stack(log_path: str) -> str:
     """The last stack in a log, the innermost call first; empty when there is none."""
-    _, begins, stack = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
-    return stack if begins else ""
+    return tail(log_path, _STACK_BYTES).partition(STACK_BEGINS)[2].rpartition(STACK_BEGINS)[2]
 
 
 def own_calls(stack: str) -> str:
     """The user's innermost calls in a stack, after a line that introduces them; empty when there is none."""
-    files = ((line, line.split('"')[1]) for line in stack.splitlines() if line.startswith('  File "'))
-    own = [line for line, file in files if not is_library(file)][:CALLS_TOLD]
+    calls = [line for line in stack.splitlines() if line.startswith('  File "')]
+    own = [line for line in calls if not is_library(line.split('"')[1])][:CALLS_TOLD]
     return "\n".join(("When its time was over it was here, the innermost call first:", *own)) if own else ""
 
 

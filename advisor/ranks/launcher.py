@@ -33,8 +33,7 @@ from advisor.workloads.entrypoint import one_line
 # The session gives the trial up when its time is over: a hang has to be reported before. Seconds.
 _BEFORE_TIME_OUT_S = 5.0
 _POLL_S = 0.1
-# Torchrun notices the end of a rank, and ends the others. Seconds.
-_ENDING_S = 1.5
+_ENDING_S = 1.5  # torchrun notices the end of a rank, and ends the others: seconds
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
 _SEES_LOG = "The trial's log has the whole story."

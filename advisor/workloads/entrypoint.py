@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import inspect
 import itertools
-import os
 import pickle
 import re
 import socket
@@ -17,12 +16,11 @@ from textwrap import shorten
 from types import ModuleType
 from typing import Any, TypeVar
 
-import torch
-from torch import nn
+from torch import autograd, nn
 from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
-from advisor.files.paths import DEMO, PACKAGE, check_target, is_file, is_library, is_pythons_own
+from advisor.files.paths import DEMO, check_target, is_file, is_library, is_pythons_own
 from advisor.process.logs import last_printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
@@ -33,7 +31,7 @@ from advisor.step.optimizer import optimizers_in
 from advisor.workloads.hubs.contract import named
 from advisor.workloads.loop import Loop, describe
 from advisor.workloads.normalise import normalise
-from advisor.workloads.places import BuildWatch
+from advisor.workloads.places import TORCH, BuildWatch
 from advisor.workloads.scripts import is_script
 from advisor.workloads.scripts.files import run_in_place
 from advisor.workloads.scripts.run import script_workload
@@ -41,12 +39,10 @@ from advisor.workloads.scripts.run import script_workload
 T = TypeVar("T")
 
 DEFAULT_ATTRIBUTE = "build"
-_FRAMES_SHOWN = 3
-_NAMES_SHOWN = 20
+_FRAMES_SHOWN, _NAMES_SHOWN = 3, 20
 _LONGEST_SAID, _LONGEST_LAYER = 300, 80
-# Folders whose frames say nothing of the user's code; and the functions that run a module, the loss, the backward pass.
-_INNER = tuple(f"{folder}{os.sep}" for folder in (PACKAGE, Path(torch.__file__).parent))
-_LOSS, _BACKWARD = LossCall.of_output.__code__, torch.autograd.backward.__code__
+# The functions that run a module, the loss and the backward pass.
+_LOSS, _BACKWARD = LossCall.of_output.__code__, autograd.backward.__code__
 _RUN = (nn.Module.__call__.__code__, _LOSS, _BACKWARD)
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
@@ -197,18 +193,14 @@ def one_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> str:
-    """What was running, and the last frames of a traceback in the user's code; without any, those of a library.
-
-    Frames of PyTorch, Python and this package are left out.
-    """
+    """What was running, and a traceback's last frames in the user's code; without any, in a library but PyTorch."""
     # An error of the compiler carries the frames of the code that was being compiled.
     frames = [*traceback.extract_tb(error.__traceback__), *(getattr(error, "real_stack", None) or ())]
-    own, lines = [frame for frame in frames if not is_library(frame.filename)], [one_line(error)]
+    inner = [one for one in frames if is_pythons_own(one.filename) or any(part in one.filename for part in TORCH)]
+    own = [one for one in frames if not is_library(one.filename)] or [one for one in frames if one not in inner]
+    lines = [one_line(error)] if own else []
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
         lines = traceback.format_exception_only(error)  # no frame has the line that does not parse
-    else:
-        own = own or [one for one in frames if not (one.filename.startswith(_INNER) or is_pythons_own(one.filename))]
-        lines = lines if own else []
     return "".join((_running(error), *traceback.format_list(own[-_FRAMES_SHOWN:]), *lines)).rstrip()
 
 
@@ -223,11 +215,9 @@ def _running(error: BaseException) -> str:
             what, given = "The loss", (values["output"], values["target"] if values["self"].takes else ())
         else:
             layer, given = as_prepared(values["self"]), (values["args"], values["kwargs"])
-            modules = (one for frame in frames if isinstance(one := frame.f_locals.get("self"), nn.Module))
-            paths = ((path, each, part) for each in map(as_prepared, modules) for path, part in each.named_modules())
-            path, whole = next((path, each) for path, each, part in paths if part is layer)
-            extra = shorten(layer.extra_repr(), _LONGEST_LAYER, placeholder=" …")
-            name = type(layer).__name__ + (f"({extra})" if extra else "")
+            around = [as_prepared(one) for each in frames if isinstance(one := each.f_locals.get("self"), nn.Module)]
+            path, whole = next((path, one) for one in around for path, part in one.named_modules() if part is layer)
+            name = f"{type(layer).__name__}({shorten(layer.extra_repr(), _LONGEST_LAYER)})"
             what = f"Layer {path!r} of {type(whole).__name__}, {name}," if path else f"The module {name}"
         return f"{what} got {'no tensor' if next(tensors_of(given), None) is None else describe(given)}.\n"
     return ""

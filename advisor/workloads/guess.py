@@ -26,8 +26,7 @@ from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 LARGEST_BATCH = 32  # samples, by default
 _STEP_S = 0.3  # the longest step that a batch is made for: seconds
 # Rate of a training step in float32: FLOP/s of one core that others use as well. More than these add little.
-_CORE_FLOPS_PER_S = 12e9
-_MOST_CORES = 16
+_CORE_FLOPS_PER_S, _MOST_CORES = 12e9, 16
 _GPU_STEP_FLOPS = 4e12  # work of one step on a GPU: FLOP; a data-centre GPU does it in 20 to 200 ms
 _TRAIN_PASSES = 3  # a backward pass is twice the work of a forward pass
 # Batch of the count, and the smallest for training with batch normalisation, which refuses single values.
@@ -185,9 +184,8 @@ def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec
     flops = (counted[1] if counted and counted[1] else estimated) / _COUNTED
     fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
-    machine = "this GPU" if on_gpu else "this CPU"
-    note = f"a batch of {size} samples, sized for {machine}; --batch-size N sets another, --input its samples"
-    return size, [note]
+    note = f"a batch of {size} samples, sized for this {'GPU' if on_gpu else 'CPU'}; --batch-size N sets another"
+    return size, [f"{note}, --input its samples"]
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:
