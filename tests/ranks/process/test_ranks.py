@@ -100,9 +100,7 @@ def run(tmp_path):
     (tmp_path / "target.py").write_text(textwrap.dedent(TARGET) + functions)
     Runner.prepare()
 
-    def run_trial(
-        name, settings, *, timeout_s=120.0, world=None, runner=None, listen=lambda message: None, beside=None
-    ):
+    def run_trial(name, settings, *, timeout_s=120, world=None, runner=None, listen=lambda message: None, beside=None):
         options = {"settings": settings, "timeout_s": timeout_s, "world": world or World(2)}
         spec = spec_of(tmp_path, f"target.py:{name}", trial_id=name, **options)
         before = {process.pid for process in psutil.Process().children(recursive=True)}

@@ -33,13 +33,7 @@ FAILING = {
     # Newer versions of PyTorch name the operator first.
     "a shape": (UNFIT, FAILED, f"{STEP}RuntimeError: (addmm: )?mat1 and mat2", "the loss"),
     "a layer": (DEEP, FAILED, STEP, "'2.1' of Sequential, Linear(in_features=33", ", got float32[8, 32]."),
-    "its own": (
-        in_step("return x + torch.ones(3)"),
-        FAILED,
-        STEP,
-        "Pause(), got float32[8, 32].\n",
-        "x + torch.ones(3)",
-    ),
+    "its own": (in_step("return x + torch.ones(3)"), FAILED, STEP, "Pause(), got float32[8, 32].\n", "torch.ones(3)"),
     "a loss": (TINY_TARGET.replace("(4, (8,))", "(4, (9,))"), FAILED, STEP, "Loss() got float32[8, 4], int64[9]."),
     "a backward pass": (in_step("return x.exp_()"), FAILED, STEP, "backward pass"),
     "memory of a build": (building(NO_ROOM), MEMORY, "no room"),
