@@ -216,7 +216,7 @@ def test_where_the_ranks_are_at_the_time_out_is_told(run):
 def test_a_rank_that_has_ended_is_not_asked_where_it_is(tmp_path, monkeypatch):
     """Its id may be that of somebody else's process."""
     monkeypatch.setattr(launcher, "_run_torchrun", lambda *_: time.sleep(600))
-    monkeypatch.setattr(launcher, "stack_of", lambda pid, log_path: f'  File "train.py", line {pid} in build')
+    monkeypatch.setattr(launcher, "stack_of", lambda pid, log_path: f'  File "/train.py", line {pid} in build')
     started = launcher.Launcher(spec_of(tmp_path, "target.py", world=World(2)), tmp_path)
     started._ranks = [launcher._Rank(None, 0, 1001), launcher._Rank(None, 1, 1002, ended=True)]
     try:
