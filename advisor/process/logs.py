@@ -125,7 +125,7 @@ def last_stack(log_path: str) -> str:
 
 def own_calls(stack: str) -> str:
     """The user's innermost calls in a stack, after a line that introduces them; empty when there is none."""
-    calls = [line for line in stack.splitlines() if line.startswith('  File "/')]  # none of <string>, which is ours
+    calls = [line for line in stack.splitlines() if line.startswith('  File "') and '"<string>"' not in line]
     own = [line for line in calls if not is_library(line.split('"')[1])][:CALLS_TOLD]
     return "\n".join(("When its time was over it was here, the innermost call first:", *own)) if own else ""
 
