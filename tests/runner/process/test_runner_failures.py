@@ -87,7 +87,7 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 2 s (loading the model)")
     assert "--budget" in result.hint
     assert "loading" in result.hint
-    assert re.search(r'target.py", line \d+ in build\n', result.details)
+    assert re.search(r'target.py", line \d+ in build$', result.details)
     assert all(gone(int(pid)) for pid in appears(pids))
 
 
