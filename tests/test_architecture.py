@@ -46,8 +46,6 @@ def test_the_app_uses_nothing_private_of_textual():
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     defined |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     used = {node.attr for node in attributes if node.attr.startswith("_") and not node.attr.startswith("__")}
-    imported = {
-        f"{node.module}.{name.name}" for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names
-    }
+    imported = {f"{one.module}.{name.name}" for one in nodes if isinstance(one, ast.ImportFrom) for name in one.names}
     assert used - defined == set()
     assert [name for name in imported if name.startswith("textual") and "._" in name] == []

@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
             raise UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint)
-        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
+        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.8)
         hint = f"Did you mean {close[0]}? " if close else ""
         words = (value for value in vars(options).values() if isinstance(value, str))
         if script := next((value for value in words if value.endswith(".py")), ""):

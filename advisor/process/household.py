@@ -24,12 +24,9 @@ SCRATCH = "PERF_ADVISOR_SCRATCH"
 SOCKETS = "PERF_ADVISOR_SOCKETS"  # that folder, whose path is short, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"
 OURS = "perf-advisor"
-# In the fork server, and inherited by its children.
-_SERVER, _SESSION = os.getpid(), os.getppid()
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36
-_ROUNDS = 50
-_ROUND_S = 0.02
+_SERVER, _SESSION = os.getpid(), os.getppid()  # in the fork server, and inherited by its children
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+_ROUNDS, _ROUND_S = 50, 0.02
 
 
 def kill(pid: int, *, group: bool = False) -> None:

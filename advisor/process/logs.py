@@ -17,20 +17,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from advisor.files.paths import is_library
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 # A process that gets this signal writes its stack to its log, the innermost call first, after this line.
-TELL_WHERE = signal.SIGUSR1
-STACK_BEGINS = "(most recent call first):\n"
+TELL_WHERE, STACK_BEGINS = signal.SIGUSR1, "(most recent call first):\n"
 LOG_TAIL_BYTES = 2000
 # Limits of a stack: bytes that are read, calls that are told, and looks at the log.
-_STACK_BYTES = 2**16
-_CALLS_TOLD = 8
-_LOOKS = 20
-_LOOK_EVERY_S = 0.05
-# Python's own words before the stack of a process that a signal such as SIGSEGV ends.
-_FATAL = "Fatal Python error: "
+_STACK_BYTES, CALLS_TOLD, _LOOKS, _LOOK_EVERY_S = 2**16, 8, 20, 0.05
+_FATAL = "Fatal Python error: "  # Python's own words before the stack of a process that a signal such as SIGSEGV ends
 
 
 class Stream(io.FileIO):
@@ -107,8 +104,8 @@ def flush_streams() -> None:
             stream.flush()
 
 
-def innermost_calls(pid: int, log_path: str) -> str:
-    """The innermost calls of a running process, which is asked for them; empty if it does not answer."""
+def stack_of(pid: int, log_path: str) -> str:
+    """The stack of a running process, which is asked for it; empty if it does not answer."""
     with contextlib.suppress(OSError):  # the process has ended, or is somebody else's
         log = Path(log_path)
         before = log.stat().st_size
@@ -122,19 +119,25 @@ def innermost_calls(pid: int, log_path: str) -> str:
 
 
 def last_stack(log_path: str) -> str:
-    """The innermost calls of the last stack in a log, after a line that introduces them; empty when there is none."""
-    calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
-    innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
-    return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+    """The last stack in a log, the innermost call first; empty when there is none."""
+    return tail(log_path, _STACK_BYTES).partition(STACK_BEGINS)[2].rpartition(STACK_BEGINS)[2]
+
+
+def own_calls(stack: str) -> str:
+    """The user's innermost calls in a stack, after a line that introduces them; empty when there is none."""
+    calls = [line for line in stack.splitlines() if line.startswith('  File "') and '"<string>"' not in line]
+    own = [line for line in calls if not is_library(line.split('"')[1])][:CALLS_TOLD]
+    return "\n".join(("When its time was over it was here, the innermost call first:", *own)) if own else ""
 
 
 def last_words(path: str) -> str:
     """The end of the log of a process that has ended; for a crash, the innermost calls of its stack."""
     said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
-    if not crashed:
-        return tail(path)
+    if not crashed:  # a stack that it was asked for is no word of its own
+        before, asked, _ = stack.rpartition(STACK_BEGINS)
+        return (before.rpartition("\n")[0] if asked else stack)[-LOG_TAIL_BYTES:]
     calls = [line for line in stack.splitlines() if line.startswith("  File ")]
-    crash = "\n".join((f"{_FATAL}{stack.splitlines()[0]}, the innermost call first:", *calls[:_CALLS_TOLD]))
+    crash = "\n".join((f"{_FATAL}{stack.splitlines()[0]}, the innermost call first:", *calls[:CALLS_TOLD]))
     return said[-LOG_TAIL_BYTES:] + crash
 
 

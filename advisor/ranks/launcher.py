@@ -25,7 +25,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from advisor.process import household
 from advisor.process.channel import Channel, GarbageError, receive_message
 from advisor.process.household import lead_own_group
-from advisor.process.logs import innermost_calls, redirect_output
+from advisor.process.logs import own_calls, redirect_output, stack_of
 from advisor.records import Outcome, RankJoined, TrialResult, TrialSpec, World, messages
 from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
@@ -33,8 +33,7 @@ from advisor.workloads.entrypoint import one_line
 # The session gives the trial up when its time is over: a hang has to be reported before. Seconds.
 _BEFORE_TIME_OUT_S = 5.0
 _POLL_S = 0.1
-# Torchrun notices the end of a rank, and ends the others. Seconds.
-_ENDING_S = 1.5
+_ENDING_S = 1.5  # torchrun notices the end of a rank, and ends the others: seconds
 # The ranks leave the devices, and torchrun notices. Seconds.
 _LEAVING_S = 8.0
 _SEES_LOG = "The trial's log has the whole story."
@@ -109,7 +108,8 @@ class Launcher:
             )
             return TrialResult(Outcome.TIMED_OUT, f"the machines did not meet at {endpoint}: {how}", hint)
         running = [one for one in self._ranks if one.pid and not one.ended]  # an ended one's id may be another's
-        calls = [f"rank {one.number}: {innermost_calls(one.pid, self._spec.log_path)}" for one in running]
+        stacks = ((one.number, own_calls(stack_of(one.pid, self._spec.log_path))) for one in running)
+        calls = [f"rank {number}: {calls}" for number, calls in stacks if calls]
         hint = "Give it more time with --budget, or fix the hang."
         return TrialResult(Outcome.TIMED_OUT, f"{how} ({self._activity or 'starting'})", hint, "\n".join(calls))
 

@@ -184,7 +184,7 @@ def _found(known: Mapping[str, Recipe], word: str, problem: str, listed: str) ->
     """The recipe of this name. Raises UsageError with the problem, and the nearest names."""
     if word in known:
         return known[word]
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.65)
     nearest = f"Did you mean {alternatives(close)}?" if close else ""
     raise UsageError(problem, nearest or f"`perf-advisor recipes` lists the {listed}.")
 

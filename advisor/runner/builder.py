@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from advisor.process.channel import receive_message
 from advisor.process.household import kill
-from advisor.process.logs import innermost_calls
+from advisor.process.logs import stack_of
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import fork_server
 from advisor.runner.fork_server import CONTEXT
@@ -95,7 +95,7 @@ class Builder:
                     self.usable, self.imported = not ready.problem, ready if ready.modules else None
                     return ready.problem
             if self._process.pid is not None and not cancelled():
-                innermost_calls(self._process.pid, self._log_path)  # for who reads the log
+                stack_of(self._process.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"
 

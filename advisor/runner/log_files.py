@@ -12,8 +12,7 @@ from advisor.figures.formatting import format_bytes
 _MOST_RUNNING = 16 * 2**20
 # Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
 _KEPT = 2**20
-# A program can write some hundred megabytes a second. Seconds.
-_WATCH_EVERY_S = 0.1
+_WATCH_EVERY_S = 0.1  # seconds: a program can write some hundred megabytes in one
 # Reads of what is appended during a cut: a program that writes without a pause is never caught up with. A count.
 _CATCHES_UP = 100
 

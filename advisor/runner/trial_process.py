@@ -12,7 +12,7 @@ from typing import cast
 
 from advisor.errors import refusal_of
 from advisor.process.channel import GarbageError, receive_message
-from advisor.process.logs import innermost_calls, last_words
+from advisor.process.logs import CALLS_TOLD, last_words, own_calls, stack_of
 from advisor.records import Block, Outcome, TrialCommand, TrialMessage, TrialResult, TrialSpec, messages
 from advisor.runner import fork_server
 from advisor.runner.builder import Builder, ForkedTrial
@@ -182,13 +182,13 @@ class Trial:
 
     def _time_out(self) -> None:
         # Before it comes to the user's code a trial may not know the signal that asks for its calls.
-        calls = innermost_calls(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
+        stack = stack_of(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
         self._kill_group()
         half = (self._batch_size or 0) // 2
         hint = "Give it more time with --budget" + (f", or shorter steps with --batch-size {half}." if half else ".")
         if self._activity == "loading the model":
             hint = f"Give it more time with --budget: loading {self.spec.target.target} took all of it."
-        hint, calls = advice(calls, hint)
+        hint, calls = advice(stack, hint)
         doing = f" ({self._activity})" if self._activity else ""
         self._end(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint, calls)
 
@@ -213,11 +213,12 @@ class Trial:
                 process.kill()
 
 
-def advice(calls: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was stopped in these calls, ``hint`` by default; and the calls if they help."""
+def advice(stack: str, hint: str) -> tuple[str, str]:
+    """The hint for a process that was stopped with this stack, ``hint`` by default; and its own calls."""
+    calls = "\n".join(stack.splitlines()[:CALLS_TOLD])
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""
-    return (_NO_PROCESSES, calls) if any(part in calls for part in _PROCESSES) else (hint, calls)
+    return _NO_PROCESSES if any(part in calls for part in _PROCESSES) else hint, own_calls(stack)
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:

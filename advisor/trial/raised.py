@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import sys
 import traceback
 
 import torch
@@ -53,7 +52,7 @@ def result_of(error: BaseException) -> TrialResult:
         elif not isinstance(error, Exception):  # such as SystemExit
             hint = "Fix the lines below: code that is measured may not end the program."
     with contextlib.suppress(Exception):  # standard error may be an object of the user's
-        print(reason, details, sep="\n", file=sys.stderr)
+        traceback.print_exception(error)
     return TrialResult(outcome, reason, hint, details, causes)
 
 

@@ -6,10 +6,8 @@ is a visible part of the step, as in many real loops.
 
 from advisor.workloads.workload import Workload
 
-CLASSES = 10
-IMAGES = 640
-IMAGE_SIZE = 160
-CROP_SIZE = 96
+IMAGES, CLASSES = 640, 10
+IMAGE_SIZE, CROP_SIZE = 160, 96
 BATCH_SIZE = 32
 # Without a GPU: a step takes well under a second on two cores that others use as well.
 SMALL_BATCH_SIZE = 8

@@ -16,20 +16,22 @@ from textwrap import shorten
 from types import ModuleType
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import autograd, nn
 from torch.optim import optimizer as hooks
 
 from advisor.errors import TargetError
-from advisor.files.paths import DEMO, check_target, is_file, is_library
+from advisor.files.paths import DEMO, check_target, is_file, is_library, is_pythons_own
 from advisor.process.logs import last_printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
-from advisor.step.compile import Models
+from advisor.step.batch import tensors_of
+from advisor.step.compile import Models, as_prepared
+from advisor.step.loss import LossCall
 from advisor.step.optimizer import optimizers_in
 from advisor.workloads.hubs.contract import named
-from advisor.workloads.loop import Loop
+from advisor.workloads.loop import Loop, describe
 from advisor.workloads.normalise import normalise
-from advisor.workloads.places import BuildWatch
+from advisor.workloads.places import TORCH, BuildWatch
 from advisor.workloads.scripts import is_script
 from advisor.workloads.scripts.files import run_in_place
 from advisor.workloads.scripts.run import script_workload
@@ -37,9 +39,11 @@ from advisor.workloads.scripts.run import script_workload
 T = TypeVar("T")
 
 DEFAULT_ATTRIBUTE = "build"
-_FRAMES_SHOWN = 3
-_NAMES_SHOWN = 20
-_LONGEST_SAID = 300
+_FRAMES_SHOWN, _NAMES_SHOWN = 3, 20
+_LONGEST_SAID, _LONGEST_LAYER = 300, 80
+# The functions that run a module, the loss and the backward pass.
+_LOSS, _BACKWARD = LossCall.of_output.__code__, autograd.backward.__code__
+_RUN = (nn.Module.__call__.__code__, _LOSS, _BACKWARD)
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # First line of a traceback within an error's message: an error of another thread comes with one.
@@ -188,13 +192,34 @@ def one_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> str:
-    """The last frames of a traceback that are in the user's code; the last of all when none is."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library(frame.filename)]
+    """What was running, and a traceback's last frames in the user's code; without any, in a library but PyTorch."""
+    # An error of the compiler carries the frames of the code that was being compiled.
+    frames = [*traceback.extract_tb(error.__traceback__), *(getattr(error, "real_stack", None) or ())]
+    inner = [one for one in frames if is_pythons_own(one.filename) or any(part in one.filename for part in TORCH)]
+    own = [one for one in frames if not is_library(one.filename)] or [one for one in frames if one not in inner]
+    lines = [one_line(error)] if own else []
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
-        # The line that does not parse has no frame: the exception itself names it.
-        return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
-    return "".join(traceback.format_list((own or frames)[-_FRAMES_SHOWN:])) + one_line(error)
+        lines = traceback.format_exception_only(error)  # no frame has the line that does not parse
+    return "".join((_running(error), *traceback.format_list(own[-_FRAMES_SHOWN:]), *lines)).rstrip()
+
+
+def _running(error: BaseException) -> str:
+    """A line on the innermost module in a traceback, or the loss, with the shapes that it got; empty if unknown."""
+    with contextlib.suppress(Exception):  # nothing known was running, or an object of the user's fails
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        code, values = next((one.f_code, one.f_locals) for one in reversed(frames) if one.f_code in _RUN)
+        if code is _BACKWARD:
+            return "The backward pass failed.\n"
+        if code is _LOSS:
+            what, given = "The loss", (values["output"], values["target"] if values["self"].takes else ())
+        else:
+            layer, given = as_prepared(values["self"]), (values["args"], values["kwargs"])
+            around = [as_prepared(one) for each in frames if isinstance(one := each.f_locals.get("self"), nn.Module)]
+            path, whole = next((path, one) for one in around for path, part in one.named_modules() if part is layer)
+            name = f"{type(layer).__name__}({shorten(layer.extra_repr(), _LONGEST_LAYER)})"
+            what = f"Layer {path!r} of {type(whole).__name__}, {name}," if path else f"The module {name}"
+        return f"{what} got {'no tensor' if next(tensors_of(given), None) is None else describe(given)}.\n"
+    return ""
 
 
 def _import(module: str, directory: str) -> ModuleType:

@@ -183,9 +183,8 @@ def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec
     flops = (counted[1] if counted and counted[1] else estimated) / _COUNTED
     fits = max(1, int(work / max(1.0, flops * (_TRAIN_PASSES if mode is Mode.TRAIN else 1))))
     size = max(least, min(LARGEST_BATCH, 1 << (fits.bit_length() - 1)))  # a power of two
-    machine = "this GPU" if on_gpu else "this CPU"
-    note = f"a batch of {size} samples, sized for {machine}; --batch-size N sets another, --input its samples"
-    return size, [note]
+    note = f"a batch of {size} samples, sized for this {'GPU' if on_gpu else 'CPU'}; --batch-size N sets another"
+    return size, [f"{note}, --input its samples"]
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:

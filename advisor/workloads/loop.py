@@ -217,6 +217,5 @@ def seed_host(seed: int) -> None:
     """Seed the generators of PyTorch, Python and NumPy, from which datasets, samplers and transforms draw."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
+    if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)

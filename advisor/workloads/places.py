@@ -24,14 +24,14 @@ from advisor.python.loops import FoundLoop, Pass, Where, scope_of, users_lines
 from advisor.records import Place
 from advisor.workloads.scripts.running import patched
 
-_TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
+TORCH = (*(f"{folder}torch/" for folder in INSTALLED), str(PACKAGE))
 _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
 
 
 def call_in_users_code() -> Place | None:
     """The call by which the user's code makes an object of PyTorch's at present; None where a library makes it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and any(part in frame.f_code.co_filename for part in _TORCH):
+    while frame is not None and any(part in frame.f_code.co_filename for part in TORCH):
         frame = frame.f_back
     if frame is None or is_library(frame.f_code.co_filename):
         return None

@@ -183,6 +183,12 @@ def test_a_session_is_resumed_with_another_budget():
     ("arguments", "words", "hint"),
     [
         (["m:b", "--budjet", "5m"], "no option --budjet", "Did you mean --budget?"),
+        (["m:b", "--buget", "5m"], "no option --buget", "Did you mean --budget?"),
+        (["sesions"], "looks like a command", "Did you mean `perf-advisor sessions`"),
+        (["m:b", "--only", "compil"], "no recipe 'compil'", "Did you mean compile"),
+        (["demo", "--only", "nope"], "no recipe 'nope'", "lists the recipes"),
+        (["recipes", "nope"], "no recipe 'nope'", "lists the recipes"),
+        (["demo", "--precision"], "no option --precision", "lists"),
         (["train.py", "--lr", "0.1"], "no option --lr", "after --: `perf-advisor train.py -- --lr ...`"),
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
         (["m:b", "--budget=1"], "--budget: '1' may be seconds or minutes", "1m"),
@@ -194,17 +200,17 @@ def test_a_session_is_resumed_with_another_budget():
         (["m:b", "--only", "autocast", "--skip", "autocast"], "both name autocast", "Leave it out"),
         (["m:b", "--accept", "batch_size=-2"], "--accept: batch_size has no value -2", "Choose one such as 0, 8"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
-        (
-            ["m:b", "--export", "model.onnx"],
-            "--export: the name model.onnx does not say",
-            ".yaml, .yml, .pt2 or .cache",
-        ),
+        (["m:b", "--export", "m.onnx"], "--export: the name m.onnx does not say", ".yaml, .yml, .pt2 or .cache"),
         (["m:b", "--export", "x.yaml", "--json", "./x.yaml"], "--json and --export name the same file", "own"),
         (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),
         (["m:b", "c:d"], "'c:d' is one argument too many", "--help"),
         (["--headless"], "no target", "perf-advisor demo"),
-        (["--headless", "recipes"], "commands come first", "./recipes.py:build"),
-        (["recipe"], "'recipe' looks like a command", "perf-advisor recipes"),
+        (
+            ["--headless", "recipes"],
+            "come first",
+            "Did you mean `perf-advisor recipes`? A file of that name is ./recipes.py:build",
+        ),
+        (["recipe"], "'recipe' looks like a command", "Did you mean `perf-advisor recipes`"),
     ],
 )
 def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint):
@@ -213,11 +219,13 @@ def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint):
     error = caught.value
     assert words in error.message
     assert hint in error.hint
+    assert ("Did you mean" in hint) == ("Did you mean" in error.hint)
     assert "\n" not in error.message + error.hint
 
 
 def test_a_target_named_like_a_command_goes_by_its_file():
-    assert parse(["./recipes.py:build"]).request.target.target == "./recipes.py:build"
+    for target in ("./recipes.py:build", "nope"):
+        assert parse([target]).request.target.target == target
 
 
 def test_lists_add_up():

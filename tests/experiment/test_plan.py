@@ -134,9 +134,7 @@ def test_the_stack_has_fewer_threads_where_other_programs_want_cores(foreign_cor
 
 @pytest.mark.parametrize("tried", [True, False])
 def test_what_a_profile_rules_out_stays_in_the_plan_only_where_it_was_tried(tried):
-    slow, fast = (
-        gpu_facts(profile=profile_facts(phases={"data wait": ms}), loader=loader_facts()) for ms in (5.0, 0.0)
-    )
+    slow, fast = (gpu_facts(profile=profile_facts(phases={"data wait": ms}), loader=loader_facts()) for ms in (5.0, 0))
     known = known_of(slow)
     workers = next(candidate for candidate in known.plan.candidates if candidate.recipe == WORKERS.recipe)
     if tried:

@@ -76,11 +76,7 @@ def test_a_stack_that_fails_is_made_again_without_the_part_that_fails(culprit, r
 
 @pytest.mark.parametrize(
     ("in_parts", "modes", "next_mode"),
-    [
-        (1.8, {"reduce-overhead"}, []),
-        (0.7, {None}, [None]),
-        ("RuntimeError: no such graph", {None, "default"}, ["default"]),
-    ],
+    [(1.8, {"reduce-overhead"}, []), (0.7, {None}, [None]), ("RuntimeError: no graph", {None, "default"}, ["default"])],
 )
 def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in_parts, modes, next_mode):
     """The compiled parts record graphs of their own; where these fail or cost, the parts run without."""

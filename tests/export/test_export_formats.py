@@ -115,9 +115,7 @@ def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
     assert f"batches of exactly {state.facts.workload.batch_size}" in written.sentences[1]
 
 
-def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_where_nothing_compiles(
-    state, tmp_path, monkeypatch
-):
+def test_a_compile_cache_says_how_fast_it_starts_and_is_not_written_if_nothing_compiles(state, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.measuring.packaging.warm_start", lambda *_: (b"artifacts", 111.0, 4.0))
     path = tmp_path / "tuned.cache"
     for catalog, compiles in ((load_catalog(), True), (Catalog({}), False)):

@@ -47,10 +47,7 @@ def test_weights_whose_small_updates_are_lost_are_told_from_autocast(folder, cap
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["autocast.yaml", "m.py:build", "--mode", "infer"], "training"),
-        (["nothing.yaml", "m.py:build"], "nothing.yaml"),
-    ],
+    [(["autocast.yaml", "m.py:build", "--mode", "infer"], "training"), (["none.yaml", "m.py:build"], "none.yaml")],
 )
 def test_mistakes_are_told_before_anything_runs(folder, words, said):
     with pytest.raises(UsageError, match=said):

@@ -59,11 +59,7 @@ PROPOSED = [
     ("autocast", gpu_facts(own_step=True, casts_inside="float16"), "your step has autocast on inside, for float16"),
     ("tf32", gpu_facts(), ["high", "medium"]),
     ("tf32", cpu_facts(), ["medium"]),
-    (
-        "tf32",
-        cpu_facts(hardware=Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))),
-        "has no AMX units",
-    ),
+    ("tf32", cpu_facts(hardware=Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))), "no AMX units"),
     ("tf32", gpu_facts(**EMBEDDING, profile=profile_facts(called=("batched_product",))), ["high", "medium"]),
     ("tf32", gpu_facts(current=BF16), "autocast"),
     ("half_weights", gpu_facts(), ["bfloat16"]),

@@ -70,9 +70,7 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     state = session(lambda r: r)
     assert not Comparison(1.01, 0.98, 1.04).is_open
     assert not Comparison(3.0, 1.5, 6.0).is_open, "as wide as it is, it is faster"
-    state.trials = {
-        name: replace(record, comparison=Comparison(1.2, 0.1, 9.0)) for name, record in state.trials.items()
-    }
+    state.trials = {name: replace(one, comparison=Comparison(1.2, 0.1, 9.0)) for name, one in state.trials.items()}
     assert not no_result(state)[1]
     assert "it is unclear whether anything helps" in verdict(state)
     pairs = together(2)

@@ -262,10 +262,7 @@ LOOPS = {
     "a batch that is changed": (FITS.replace("loss =", "z = x.mul(2.0); loss =") + UPDATE, True),
     "a batch that is changed in place": (FITS.replace("loss =", "x.mul_(2.0); loss =") + UPDATE, False),
     "clipping": (CLIPPED.replace("BACKWARD", "").replace("CLIPPED", "model"), True),
-    "options of the backward pass": (
-        CLIPPED.replace("BACKWARD", "create_graph=True").replace("CLIPPED", "model"),
-        False,
-    ),
+    "options of a backward pass": (CLIPPED.replace("BACKWARD", "create_graph=True").replace("CLIPPED", "model"), False),
     "clipping of a part": (CLIPPED.replace("BACKWARD", "").replace("CLIPPED", "model[0]"), False),
     "gradients that are cleared": (f"{CLEARED}optimizer.zero_grad()", True),
     "cleared by a function": (f"{CLEARED}clear()", True),

@@ -90,9 +90,7 @@ IN_THE_LOOP = {
 }
 
 
-@pytest.mark.parametrize(
-    ("recipe", "line"), [(recipe, line) for recipe, lines in IN_THE_LOOP.items() for line in lines]
-)
+@pytest.mark.parametrize(("recipe", "line"), [(one, line) for one, lines in IN_THE_LOOP.items() for line in lines])
 def test_a_habit_is_what_runs_at_every_step(recipe, line):
     assert in_the_loop(line) == ([(recipe, line.splitlines()[-1])] if recipe else [])
 
@@ -193,9 +191,7 @@ def evaluate(model, loader):
 def test_validation_that_records_is_found():
     assert found(SETUP + EVALUATE) == [("eval_no_grad", "out = model(x)")]
     assert found("net = build().eval()\nout = net(x)\n") == [("eval_no_grad", "out = net(x)")]
-    assert found("self.net.eval()\nwith torch.autocast('cuda'):\n    self.net(x)\n") == [
-        ("eval_no_grad", "self.net(x)")
-    ]
+    assert found("self.m.eval()\nwith torch.autocast('cuda'):\n    self.m(x)\n") == [("eval_no_grad", "self.m(x)")]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_cause_of_a_failure_is_told_by_its_type_or_pytorchs_text(call, cause
     assert cause in result_of(error).causes
 
 
-def within_backward():
+def in_backward():
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -94,7 +94,7 @@ def within_backward():
     Fails.apply(randn(2, requires_grad=True)).sum().backward()
 
 
-def copies_from_the_host():
+def copies_from_host():
     # As PyTorch words it; without a GPU nothing can be captured.
     raise RuntimeError(
         "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned."
@@ -103,10 +103,7 @@ def copies_from_the_host():
 
 @pytest.mark.parametrize(
     ("call", "causes"),
-    [
-        (within_backward, {Cause.CAPTURE, Cause.CAPTURE_OF_BACKWARD}),
-        (copies_from_the_host, {Cause.CAPTURE, Cause.HOST_COPY}),
-    ],
+    [(in_backward, {Cause.CAPTURE, Cause.CAPTURE_OF_BACKWARD}), (copies_from_host, {Cause.CAPTURE, Cause.HOST_COPY})],
 )
 def test_the_place_where_a_capture_failed_is_a_cause(call, causes):
     failure = raised(call)

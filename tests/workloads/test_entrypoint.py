@@ -129,6 +129,22 @@ OF_ITS_OWN = """
     def inner(sizes):
         return sizes["width"]
 """
+HALVES = """
+    import torch
+    from torch import nn
+
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(8, 4), nn.Linear(5, 2)])
+
+        def forward(self, x, scale=None):
+            return self.layers[1](self.layers[0](x) * scale)
+
+    def build():
+        return {}
+"""
+OF_LAYER = "Layer 'layers.1' of Halves, Linear(in_features=5, out_features=2, bias=True), got float32[3, 4].\n  File"
 IN_TORCH = "import torch\ndef build():\n    return torch.nn.Linear(3, 2)(torch.ones(4, 5))\n"
 IN_ITS_DATA = "import torch\ndef batch(size):\n    return 1 / 0\ndef build():\n    return torch.nn.ReLU(), batch\n"
 
@@ -136,14 +152,24 @@ IN_ITS_DATA = "import torch\ndef batch(size):\n    return 1 / 0\ndef build():\n 
 @pytest.mark.parametrize(
     ("text", "said", "frames"),
     [
-        (OF_ITS_OWN, "build in mine failed: KeyError: 'width'", ("return outer()", 'sizes["width"]', "KeyError: ")),
-        (IN_TORCH, "mat1 and mat2 shapes", ("torch.nn.Linear(3, 2)(torch.ones(4, 5))",)),
-        (IN_ITS_DATA, "ZeroDivisionError", ("return 1 / 0",)),
+        (OF_ITS_OWN, "build in mine failed: KeyError", ("  File", "return outer()", 'sizes["width"]', "KeyError: ")),
+        (IN_TORCH, "mat1 and mat2 shapes", ("The module Linear(", "torch.nn.Linear(3, 2)(torch.ones(4, 5))")),
+        (IN_ITS_DATA, "ZeroDivisionError", ("  File", "return 1 / 0")),
+        (HALVES.format("Halves()(torch.ones(3, 8), 1)"), "mat1 and mat2 shapes", (OF_LAYER, "self.layers[1](")),
+        (HALVES.format("Halves()(torch.ones(3, 8))"), "NoneType", ("The module Halves() got float32[3, 8]", "forward")),
+        (HALVES.format("Halves()()"), "missing", ("The module Halves() got no tensor.", "Halves()()")),
+        pytest.param(
+            HALVES.format("torch.compile(Halves())(torch.ones(3, 8), 1)"),
+            "TorchRuntimeError",
+            ("The module Halves() got float32[3, 8].", "return self.layers[1]("),
+            marks=pytest.mark.compile,
+        ),
     ],
 )
-def test_an_exception_shows_the_users_last_frames(text, said, frames, load):
+def test_an_exception_shows_the_layer_and_the_users_last_frames(text, said, frames, load):
     error = failure(load, text)
     assert said in error.message
+    assert error.details.startswith(frames[0])
     assert all(frame in error.details for frame in frames)
     assert "entrypoint.py" not in error.details
     assert "site-packages" not in error.details
@@ -153,9 +179,8 @@ def test_leaving_the_process(load):
     error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
     assert error.message == "build in mine called sys.exit(2)."
     assert "__main__" in error.hint
-    assert (
-        failure(load, "import sys\nsys.exit()\n", "mine.py:build").message == "importing mine.py called sys.exit(None)."
-    )
+    error = failure(load, "import sys\nsys.exit()\n", "mine.py:build")
+    assert error.message == "importing mine.py called sys.exit(None)."
 
 
 PARSES = """
@@ -224,10 +249,7 @@ def test_an_interruption_is_not_swallowed(load):
     ("error", "hint"),
     [
         (RuntimeError("shapes differ"), "usual"),
-        (
-            RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and cpu!"),
-            "weight.to(output.device)",
-        ),
+        (RuntimeError("Expected all tensors to be on the same device, but found ..."), "weight.to(output.device)"),
         (RuntimeError("Error downloading a.gz: Tried https://a.b/, got: <urlopen error [Errno -2] ...>"), "network"),
         (RuntimeError("Found no NVIDIA driver on your system."), "leave .cuda() out"),
         (AssertionError("Torch not compiled with CUDA enabled"), "leave .cuda() out"),
@@ -296,10 +318,7 @@ RuntimeError: Cannot copy tensors.
         (OF_TORCHSCRIPT, "RuntimeError: Cannot copy tensors."),
         ("Original Traceback (most recent call last):\ntorch.RuntimeError: no file", "torch.RuntimeError: no file"),
         (301 * "x", f"RuntimeError: {300 * 'x'}"),
-        (
-            "CUDA error: not while capturing\nSearch for `it' in the manual.",
-            "RuntimeError: CUDA error: not while capturing",
-        ),
+        ("CUDA error: not while capturing\nSearch for `it'.", "RuntimeError: CUDA error: not while capturing"),
         (100 * "\x1b[1mword\x1b[0m " + "end", f"RuntimeError: {' '.join(59 * ['word'])} …"),
     ],
 )

@@ -133,11 +133,7 @@ SHAPES = {
     "workload": lambda: Workload(Net(), data=loader(), loss=of_model, optimizer=torch.optim.AdamW),
     "dict batch": lambda: (Net(), {"x": torch.ones(4, 6), "labels": torch.zeros(4, dtype=torch.int64)}),
     "several inputs": lambda: (Siamese(), (torch.ones(4, 6), torch.zeros(4, 6), torch.zeros(4, dtype=torch.int64))),
-    "dataclass batch": lambda: (
-        OnSamples(),
-        Sample(*batch()),
-        lambda model, sample: of_output(model(sample), sample.y),
-    ),
+    "dataclass batch": lambda: (OnSamples(), Sample(*batch()), lambda model, one: of_output(model(one), one.y)),
 }
 
 

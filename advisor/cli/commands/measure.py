@@ -152,7 +152,7 @@ def _check_is_no_command(target: str, commands: Collection[str]) -> None:
     if not target:
         raise UsageError("there is no target.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`.")
     words = [*commands, DEMO]
-    close = difflib.get_close_matches(target, words, n=1, cutoff=0.75) if ":" not in target else []
+    close = difflib.get_close_matches(target, words, n=1, cutoff=0.8) if ":" not in target else []
     if close and target != DEMO:
         raise UsageError(
             f"{target!r} looks like a command, and commands come first.",

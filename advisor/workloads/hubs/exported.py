@@ -13,7 +13,6 @@ from advisor.records import Mode, TargetSpec
 from advisor.workloads.hubs.contract import Adapter
 from advisor.workloads.loop import Loop
 
-_PROGRAM = ".pt2"
 _FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
 
 
@@ -28,7 +27,7 @@ class Exported(Adapter):
         if spec.mode is Mode.TRAIN:
             raise TargetError(f"{name} is an exported model, which cannot be trained.", _FOR_INFERENCE)
         path = Path(spec.directory, name)
-        is_program = path.suffix == _PROGRAM
+        is_program = path.suffix == ".pt2"
         try:
             return torch.export.load(path) if is_program else torch.jit.load(path, map_location="cpu").eval()
         except Exception as error:  # whatever reading a damaged file raises

@@ -11,8 +11,7 @@ from advisor.workloads.guess import noise, whole_numbers, with_labels
 from advisor.workloads.hubs.contract import Adapter
 from advisor.workloads.loop import Loop
 
-_NODES = 1024
-_FEW_NODES = 32
+_NODES, _FEW_NODES = 1024, 32
 _EDGES_PER_NODE = 8
 _USUAL_FEATURES = 16
 
@@ -28,8 +27,7 @@ class Geometric(Adapter):
         channels = (getattr(module, "in_channels", None) for module in model.modules())
         numbers = (one[0] if isinstance(one, tuple) else one for one in channels)
         taken = next((number for number in numbers if isinstance(number, int) and number > 0), _USUAL_FEATURES)
-        features = spec.input_shape[-1] if spec.input_shape else taken
-        nodes = spec.input_shape[0] if spec.input_shape else _NODES
+        nodes, features = (spec.input_shape[0], spec.input_shape[-1]) if spec.input_shape else (_NODES, taken)
 
         def graph(nodes: int) -> tuple[torch.Tensor, ...]:
             return noise(nodes, features), whole_numbers(nodes, 2, _EDGES_PER_NODE * nodes)

@@ -15,8 +15,7 @@ from advisor.workloads.loop import Loop
 
 # Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
 _LENGTH, _SHORT = 512, 64
-_DECODED = 32  # tokens that are decoded from an image or sound
-_CHARACTERS = 12
+_DECODED, _CHARACTERS = 32, 12  # tokens that are decoded from an image or sound; characters of a label
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _COUNTED = 2  # samples of a batch that shows whether a model computes a loss by itself
 
@@ -27,8 +26,7 @@ _SOUND_LENGTH = 16000  # samples: one second at the usual rate
 _BINS = 80  # of a spectrogram, by the usual number; the other one follows
 _FREE_BINS = ("feature_projection_input_dim", "input_feat_per_channel", "input_channels", "input_dim")
 _USUAL_VOCABULARY = 128  # of a model that takes characters without a table of them
-_USUAL_STEPS = 512  # of a model that takes a series of any length
-_USUAL_HORIZON = 24
+_USUAL_STEPS, _USUAL_HORIZON = 512, 24  # of a model that takes a series of any length
 # The parameters that labels of these kinds are given as; those of others are called labels.
 _GIVEN_AS = {"span": "start_positions", "pairs": "return_loss", "future": "future_values"}
 

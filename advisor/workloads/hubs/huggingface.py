@@ -61,17 +61,14 @@ class HuggingFace(Adapter):
 
         if isinstance(value, transformers.PretrainedConfig):
             return Loop(model=_random_weights(value, spec), notes=["random weights"])
-        if any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__):
-            return of_trainer(value)
-        return None
+        is_trainer = any(kind.__module__ == "transformers.trainer" for kind in type(value).__mro__)
+        return of_trainer(value) if is_trainer else None
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         import transformers
 
         plain: Any = getattr(model, "get_base_model", lambda: model)()  # of peft's wrapper
-        if not isinstance(plain, transformers.PreTrainedModel):
-            return None
-        return hf_samples(plain, spec, train=train)
+        return hf_samples(plain, spec, train=train) if isinstance(plain, transformers.PreTrainedModel) else None
 
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
@@ -140,7 +137,7 @@ def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
     return _random_weights(config, spec), f"{kind.__name__} with random weights"
 
 
-def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
+def _random_weights(config: Any, spec: TargetSpec) -> Any:
     """A model of a configuration. Raises TargetError where the machine has no room for it."""
     kind, infers = class_for(config), spec.mode is Mode.INFER
     weights = 0
@@ -154,8 +151,7 @@ def _random_weights(config: Any, spec: TargetSpec) -> nn.Module:
             f"machine has {room / 2**30:.0f} GiB.",
             f"Make it smaller, as in `-- num_hidden_layers=2`{'' if infers else ', or give --mode infer'}.",
         )
-    model: nn.Module = kind(config)
-    return model
+    return kind(config)
 
 
 def of_trainer(trainer: Any) -> Loop:
@@ -216,7 +212,6 @@ def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str])
     def generate(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
         return model.generate(**batch, do_sample=False, max_new_tokens=new_tokens)
 
-    step: Any = generate
-    step.new_tokens = new_tokens  # by which the report counts tokens
+    generate.new_tokens = new_tokens  # type: ignore[attr-defined]  # by which the report counts tokens
     notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
-    return Loop(model=model.eval(), data=made, mode=Mode.INFER, step=step, notes=notes, usual_size=1)
+    return Loop(model=model.eval(), data=made, mode=Mode.INFER, step=generate, notes=notes, usual_size=1)

@@ -15,12 +15,11 @@ class Timm(Adapter):
 
     prefix = package = "timm"
 
-    def load(self, name: str, spec: TargetSpec) -> nn.Module:
+    def load(self, name: str, spec: TargetSpec) -> Any:
         timm = self.imported()
         if not timm.is_model(name.partition(".")[0]):  # the tag of pretrained weights says the size and the classes
             raise unknown_name(name, "timm", timm.list_models())
-        model: nn.Module = timm.create_model(name, pretrained=False, **options_of(spec))
-        return model
+        return timm.create_model(name, pretrained=False, **options_of(spec))
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         config: Any = getattr(model, "pretrained_cfg", None)

@@ -13,8 +13,7 @@ from advisor.workloads.guess import image_samples, momentum, noise, runs_on_gpu,
 from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
 from advisor.workloads.loop import Loop
 
-_CLIP_FRAMES = 16
-_USUAL_SIZE = 224
+_CLIP_FRAMES, _USUAL_SIZE = 16, 224
 _BOXES = 4  # in each made-up image
 # Size of an image pair for optical flow: the crop that RAFT is trained on; on a CPU the smallest that it takes.
 _FLOW_SIZE, _SMALL_FLOW_SIZE = (368, 496), (128, 128)
@@ -91,13 +90,10 @@ def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
                                             torch.ones(_BOXES, points, 1)], 2)  # fmt: skip
         return found
 
-    def images(size: int) -> Any:
-        return noise(size, *shape)
-
     if not train:
-        return Loop(data=images)
+        return Loop(data=lambda size: noise(size, *shape))
     return Loop(
-        data=lambda size: (images(size), [target() for _ in range(size)]),
+        data=lambda size: (noise(size, *shape), [target() for _ in range(size)]),
         mode=Mode.TRAIN,
         loss=detection_loss,
         optimizer=momentum,

@@ -78,10 +78,9 @@ class Ultralytics(Adapter):
         )
 
 
-def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
+def yolo_loss(model: Any, batch: Any) -> Any:
     """The sum of the losses that the network computes from a batch in Ultralytics' form."""
-    total: torch.Tensor = model.loss(batch)[0]
-    return total.sum()
+    return model.loss(batch)[0].sum()
 
 
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:

@@ -129,8 +129,7 @@ def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]
 
 def _beside(seen: Seen, fate: str) -> list[str]:
     """A sentence on the updates of other optimizers, such as the generator's around the loop of a critic."""
-    others = _other_optimizers(seen.loops, seen)
-    return [f"updates by {type(one).__name__} around this loop {fate}" for one in others]
+    return [f"updates by {type(one).__name__} around this loop {fate}" for one in _other_optimizers(seen.loops, seen)]
 
 
 def _samples(seen: Seen) -> int | None:

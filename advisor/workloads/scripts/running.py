@@ -153,8 +153,7 @@ def with_heads(source: bytes, file: str) -> CodeType:
         for loop in [node for node in ast.walk(tree) if isinstance(node, ast.For) and names_called(node) & train]:
             head = ast.Call(ast.Name(_HEAD, ast.Load()), [loop.iter], [])
             loop.iter = ast.fix_missing_locations(ast.copy_location(head, loop))
-    code: CodeType = compile(tree, file, "exec")
-    return code
+    return compile(tree, file, "exec")
 
 
 def _counts(items: Any) -> bool:

@@ -215,12 +215,10 @@ class Watch:
             self._owners += _has_parameters(module)
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        if not self._is_ours():
+        if not self._is_ours() or not _has_parameters(module):
             return
         *named, output = rest  # of a call that failed PyTorch gives no keywords
         kwargs: dict[str, Any] = named[0] if named else {}
-        if not _has_parameters(module):
-            return
         self._owners = max(0, self._owners - 1)
         if output is None or self._owners:
             return

@@ -100,9 +100,7 @@ def run(tmp_path):
     (tmp_path / "target.py").write_text(textwrap.dedent(TARGET) + functions)
     Runner.prepare()
 
-    def run_trial(
-        name, settings, *, timeout_s=120.0, world=None, runner=None, listen=lambda message: None, beside=None
-    ):
+    def run_trial(name, settings, *, timeout_s=120, world=None, runner=None, listen=lambda message: None, beside=None):
         options = {"settings": settings, "timeout_s": timeout_s, "world": world or World(2)}
         spec = spec_of(tmp_path, f"target.py:{name}", trial_id=name, **options)
         before = {process.pid for process in psutil.Process().children(recursive=True)}
@@ -218,11 +216,12 @@ def test_where_the_ranks_are_at_the_time_out_is_told(run):
 def test_a_rank_that_has_ended_is_not_asked_where_it_is(tmp_path, monkeypatch):
     """Its id may be that of somebody else's process."""
     monkeypatch.setattr(launcher, "_run_torchrun", lambda *_: time.sleep(600))
-    monkeypatch.setattr(launcher, "innermost_calls", lambda pid, log_path: f"calls of {pid}")
+    monkeypatch.setattr(launcher, "stack_of", lambda pid, log_path: f'  File "/train.py", line {pid} in build')
     started = launcher.Launcher(spec_of(tmp_path, "target.py", world=World(2)), tmp_path)
     started._ranks = [launcher._Rank(None, 0, 1001), launcher._Rank(None, 1, 1002, ended=True)]
     try:
-        assert started.run(None, deadline=0.0).details == "rank 0: calls of 1001"
+        details = started.run(None, deadline=0.0).details
+        assert ("rank 0: " in details, "line 1001" in details, "1002" in details) == (True, True, False)
     finally:
         started._torchrun.kill()
 

@@ -156,10 +156,7 @@ async def test_the_card_has_the_figures_the_reason_the_code_and_the_text() -> No
 
 async def test_other_cards_say_what_failed_what_needs_consent_and_what_the_workload_is() -> None:
     said = {
-        histories.GRAPH.candidate.name: (
-            "SGD cannot be captured: [capturable]",
-            "AdamW and Adam take capturable=True.",
-        ),
+        histories.GRAPH.candidate.name: ("SGD cannot be captured: [capturable]", "AdamW and Adam take capturable=True"),
         histories.BATCH.candidate.name: ("used only if you accept it",),
         "yours": ("ResNet", "25.6 M parameters", "NVIDIA H200", "samples per second", "train.py:41", "# [red]"),
     }
@@ -253,7 +250,5 @@ async def test_each_is_answered_on_one_key_press(size, tmp_path, monkeypatch) ->
         for key, questions in QUESTIONS.items():
             await press(pilot, key)
             shown = " ".join(screen_text(app).replace("│", " ").split())
-            missing += [
-                (question, text) for question, texts in questions.items() for text in texts if text not in shown
-            ]
+            missing += [(asked, text) for asked, texts in questions.items() for text in texts if text not in shown]
     assert missing == []
