@@ -21,6 +21,11 @@ def moments(history: list[Event]) -> Iterator[SessionState]:
         yield state
 
 
+def exported(state: SessionState) -> set[str]:
+    """The candidates whose values the combination has."""
+    return {name for name, one in state.candidates.items() if state.stack_settings.get(one.key) == one.value}
+
+
 @pytest.fixture
 def state() -> SessionState:
     return SessionState.of(histories.whole())
@@ -39,16 +44,21 @@ def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(n
             assert figures.before_ms / figures.after_ms == pytest.approx(figures.effect.speedup)
             if figures.against is Against.BASELINE:  # there is one baseline
                 assert figures.before_ms == found.step_ms
+        for row in found.every if found.together else ():  # and one step time with the combination
+            if row.figures and row.figures.against is not Against.BASELINE:
+                assert found.together.after_ms == pytest.approx(
+                    row.figures.after_ms if row.key in exported(state) else row.figures.before_ms
+                )
 
 
 def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it(state):
     record = state.trials["autocast=bfloat16"]
     contribution = Comparison(1.25, 1.2, 1.3)
-    settings = dict(state.stack_settings)
+    in_one_run = Comparison(1.8, 1.5, 2.1)  # of the same settings, before they took turns with the baseline
     together = replace(
         record,
-        settings=settings,
-        comparison=state.stack.comparison,
+        settings=dict(state.stack_settings),
+        comparison=in_one_run,
         contribution=contribution,
         result=state.stack.result,
     )
@@ -107,9 +117,16 @@ def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_re
     assert ranking(state).row(name).tick is Tick.ON
 
 
-def test_what_a_person_rejects_leaves_at_once():
-    state = SessionState.of([*histories.whole(), Decided("autocast", Decision.REJECTED)])
+@pytest.mark.parametrize("history", [histories.whole(), histories.contributed()], ids=["alone", "with others"])
+def test_what_a_person_rejects_leaves_at_once_and_rescales_nothing_that_was_measured(history):
+    state = SessionState.of(history)
+    before = ranking(state)
+    state.apply(Decided("autocast", Decision.REJECTED))
     row = ranking(state).row("autocast=bfloat16")
+    assert ranking(state).step_ms == before.step_ms
+    assert [one.figures for one in ranking(state).every] == [
+        before.row(one.key).figures for one in ranking(state).every
+    ]
     assert (row.tick, row.rejected, row.star) == (Tick.OFF, True, False)
     assert ranking(state).together is None
     assert "rejected" in ranking(state).pending
