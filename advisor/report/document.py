@@ -62,7 +62,7 @@ Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it."""
+    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it. The point is in the bar."""
 
     name: str
     start: float
@@ -70,6 +70,8 @@ class Bar:
     text: str
     tone: Tone
     details: tuple[str, ...] = ()
+    point: float | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Bars:
     words: str
     bars: tuple[Bar | Stacked, ...]
     ticks: tuple[tuple[float, str], ...] = ()
+    line: float | None = None  # the place of a line through all bars
 
 
 Block = str | tuple[str, ...] | Listing | Table | Bars  # a text is a paragraph, several are a list

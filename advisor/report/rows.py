@@ -69,6 +69,7 @@ class Figures:
     against: Against = Against.BASELINE
     others: int = 0  # settings that were on in both
     samples: int | None = None  # that step times are for, if the batch sizes differ
+    confirmed: bool = True  # else they are of a combination whose speed-up may still turn out otherwise
 
     @property
     def after_ms(self) -> float:
@@ -221,6 +222,7 @@ def _against_baseline(record: TrialRecord | StackRecord, state: SessionState) ->
         (baseline.energy_j_per_sample, result.energy_j_per_sample),
         record.numerics,
         samples=baseline.batch_size if other_batch and gain is None else None,
+        confirmed=record.confirmed if isinstance(record, StackRecord) else len(record.settings) <= 1,
     )
 
 

@@ -8,6 +8,7 @@ import tui_histories as histories
 from report_text import html_block, html_report, markdown_report
 from sample_session import cpu_history, detailed_history, sample_request
 
+from advisor.experiment.events import TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.recipe.catalog import load_catalog
 from advisor.report.pictures import batch_chart, forest_chart, phases_chart, pictures, steps_chart
@@ -32,6 +33,19 @@ def test_every_setting_has_the_bar_of_its_interval(state) -> None:
     assert [bar.name for bar in bars] == [row.name for row in measured]
     assert [bar.start > own.start for bar in bars] == [row.figures.effect.ci_low > 1 for row in measured]
     assert [place for place, _ in chart.ticks] == sorted(place for place, _ in chart.ticks)
+    assert all(bar.start <= bar.point <= bar.end for bar in (together, *bars))
+    assert chart.line == own.start, "a line through all bars at 1x"
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_the_point_of_a_combination_is_hollow_until_it_is_confirmed(state, confirmed) -> None:
+    record = replace(state.trials["autocast=bfloat16"], settings=state.stack_settings, contribution=None)
+    state.apply(TrialMeasured(record))  # it was only measured with the others
+    state.measured_stack = replace(state.stack, confirmed=confirmed)
+    hollow = {bar.name: bar.hollow for bar in forest_chart(state).bars if bar.point is not None}
+    assert hollow.pop("all 4 together") == hollow.pop("autocast=bfloat16") != confirmed
+    assert not any(hollow.values()), "the others have trials of their own"
+    assert html_block(forest_chart(state)).count("point hollow") == (0 if confirmed else 2)
 
 
 def test_phases_are_those_of_the_step_before_and_after(state) -> None:

@@ -14,7 +14,6 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_within
-from advisor.records import Comparison
 from advisor.report.document import Section, section
 from advisor.report.pictures import phase_bars
 from advisor.report.rows import Figures, Ranking, Row, Tick
@@ -279,7 +278,7 @@ def _figure_cells(figures: Figures, scale: Scale) -> Cells:
     measured = Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else "")
     return {
         "speed": Cell(Content.styled(figures.speed, bold), gain),
-        "bar": Cell(Content.styled(_drawn(figures.effect, scale), colour), gain),
+        "bar": Cell(Content.styled(_drawn(figures, scale), colour), gain),
         "step": Cell(Content(format_ms(figures.after_ms)), figures.after_ms),
         "steps": Cell(Content(figures.steps), figures.after_ms),
         "memory": Cell(Content(format_bytes(peak)), peak),
@@ -297,9 +296,9 @@ def _scale(ranking: Ranking) -> tuple[float, float]:
     return max(0.05, low), max(high, 1.1 * max(0.05, low))
 
 
-def _drawn(comparison: Comparison, scale: Scale) -> str:
-    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm."""
-    low, high, width = scale
+def _drawn(figures: Figures, scale: Scale) -> str:
+    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm; ``○`` if unconfirmed."""
+    (low, high, width), effect = scale, figures.effect
     if not width or not all(map(math.isfinite, scale)):
         return ""
 
@@ -307,9 +306,9 @@ def _drawn(comparison: Comparison, scale: Scale) -> str:
         share = math.log(max(ratio, 1e-6) / low) / math.log(high / low)
         return round(max(0.0, min(1.0, share)) * (width - 1))
 
-    begin, middle, end = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    begin, middle, end = (place(ratio) for ratio in (effect.ci_low, effect.speedup, effect.ci_high))
     cells = [" "] * width
     cells[place(1.0)] = "│"
     cells[begin : end + 1] = "─" * (end + 1 - begin)
-    cells[middle] = "●"
+    cells[middle] = "●" if figures.confirmed else "○"
     return "".join(cells)

@@ -69,6 +69,14 @@ async def test_the_headline_follows_what_is_known() -> None:
         assert "backward 59 %" in screen_text(app)
 
 
+async def test_only_a_confirmed_combination_is_a_full_point() -> None:
+    async with driven(histories.whole()[:-1], hold=True) as (pilot, app, _control):
+        assert "●" in setting_cell(app, "together", "bar")
+        await tell(pilot, events.StackMeasured(replace(histories.STACK, confirmed=False)))
+        assert "○" in setting_cell(app, "together", "bar")
+        assert "●" in setting_cell(app, histories.LAST.candidate.name, "bar"), "measured alone"
+
+
 async def test_what_had_no_time_is_offered() -> None:
     late = replace(histories.LAST, result=TrialResult(Outcome.SKIPPED, "no time: raise --budget to try it"))
     history = [*histories.whole()[:-1], events.TrialMeasured(late), histories.whole()[-1]]
