@@ -14,7 +14,7 @@ from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
 from advisor.report.settings import figure_pairs
 
-_ALWAYS = ("Baseline", "Stack")  # the kinds that are shown even where nothing differs
+_ALWAYS = ("Baseline", "Combination")  # the kinds that are shown even where nothing differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
     present = _texts(facts.workload.current if facts else {})
     return {
         "Baseline": dict(measured_rows(state)) or {"Step": "not measured"},
-        "Stack": dict(stack) or {"Speed-up": "none"},
-        "Settings of the stack": _texts(state.stack_settings),
+        "Combination": dict(stack) or {"Speed-up": "none"},
+        "Settings of the combination": _texts(state.stack_settings),
         "Settings": {row.key: row.figures.words if row.figures else row.note for row in found.every},
         "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **present},
         "Options": side.request.options,

@@ -21,7 +21,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Objective, StackRecord, TrialResult, Verdict, text_of
 from advisor.report.document import Block, Code, Inline, Listing, Section, Table, pairs, section, shown, table_of
-from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
+from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, reason_words, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
 
@@ -141,7 +141,7 @@ def stack_blocks(state: SessionState) -> Iterator[Block]:
             yield _own_notes(stack.result, state)
     if stack.dropped:
         yield "Left out of the combination:"
-        yield tuple(f"{key}: {reason}" for key, reason in stack.dropped.items())
+        yield tuple(f"{key}: {reason_words(reason)}" for key, reason in stack.dropped.items())
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:

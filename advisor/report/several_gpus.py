@@ -47,7 +47,7 @@ def result_sentence(record: ScalingRecord) -> str:
 def row_words(row: ScalingRow) -> str:
     """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
-        return f"one GPU, with its stack: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
+        return f"one GPU, tuned: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
     where = f"{row.gpus} GPUs, {row.name}"
     if row.step_ms is None:
         return f"{where}: failed ({row.reason})"

@@ -3,6 +3,7 @@
 User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which take it literally.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from textual.content import Content
@@ -39,15 +40,31 @@ def waiting_text(state: SessionState, waiting: str) -> str:
     return "Not known: the session ended before this." if state.finished else waiting
 
 
-def trial_name(name: str, width: int = 40) -> str:
-    """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others."""
+def trial_name(name: str, width: int = 40, first: str = "") -> str:
+    """A trial's name in so many cells. A long list of settings is told by their number, and by how it differs from the
+    list in the name ``first``."""
     name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
-    kind, colon, listed = name.partition(": ")
-    if colon and (kind == "again" or (kind == "stack" and len(name) > width)):
-        count, again = listed.count(": "), ", again" if kind == "again" else ""
-        key, _, value = listed.rpartition(".")[2].partition(": ")
-        name = f"{f'{key}={value}' if count == 1 and again else f'stack of {count}'}{again}"
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+    told = re.sub("^stack|(?<=the )stack", "combination", name)
+    if is_listed(name) and (len(told) > width or name.startswith("again")):
+        again = ", again" if name.startswith("again") else ""
+        settings, others = (dict(re.findall(r"([\w.]+): ([^,]*)", one.partition(": ")[2])) for one in (name, first))
+        named = [_setting(key, value) for key, value in settings.items()]
+        changes = [f"with {_setting(*each)}" for each in settings.items() - others.items()] if others else []
+        changes += [f"without {_setting(key, others[key]).rpartition('=')[2]}" for key in others.keys() - settings]
+        short = ", ".join([f"combination of {len(settings)}", *sorted(changes)])
+        told = f"{named[0] if len(named) == 1 else short}{again}"
+    told = told if len(told) <= width else re.sub("^combination (of )?", "", told)
+    return told if len(told) <= width else f"{told[: width - 1]}…"
+
+
+def _setting(key: str, value: str) -> str:
+    name = key.rpartition(".")[2]
+    return name if value == "true" else f"{name}={value}"
+
+
+def is_listed(name: str) -> bool:
+    """Whether a trial's name lists its settings."""
+    return name.startswith(("stack: ", "again: "))
 
 
 def cells(values: list[float], width: int) -> list[int]:

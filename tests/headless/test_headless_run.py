@@ -90,7 +90,7 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     record = first(events.TrialMeasured).record
     told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
     (line,) = progress_of(told)
-    assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
+    assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) in the combination, faster")
 
 
 def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():

@@ -79,7 +79,7 @@ async def test_leaving_while_something_is_measured_is_asked_about_also_from_anot
         assert control.calls == [("run",)], "no other key does anything"
         await tell(pilot, events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
         await press(pilot, "q")
-        assert "stack of 2 is not finished." in screen_text(app)
+        assert "combination of 2 is not finished." in screen_text(app)
         await press(pilot, "n")
         assert app.is_running
         await press(pilot, "question_mark")
