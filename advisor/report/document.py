@@ -57,6 +57,19 @@ def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **
     return Table(headings, cells, frozenset(headings).difference(words), **more)
 
 
+def by_heading(headings: Iterable[str], *rows: Iterable[Inline]) -> list[dict[str, Inline]]:
+    """The cells of rows by their headings."""
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+def grouped(told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Names with what is told of each, by that: each text once, behind all names that it is told of."""
+    names: dict[str, list[str]] = {}
+    for name, text in told:
+        names.setdefault(text, []).append(name)
+    return [(", ".join(of), text) for text, of in names.items() if text]
+
+
 Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of a bar, which has a colour
 
 

@@ -232,28 +232,26 @@ def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     A candidate that was only measured with others has the figures of all of them. What is compared with the combination
     that was measured last has its step time, also after the person rejects a part of it.
     """
-    stack, candidate = state.measured_stack, record.candidate
+    stack, candidate, effect = state.measured_stack, record.candidate, record.contribution
     only_together = not record.alone and record.contribution is None
     member = stack is not None and stack.settings.get(candidate.key) == candidate.value
     of = stack if stack and only_together and member and stack.comparison else record
     whole = _against_baseline(of, state)
-    if whole is None or not record.result.measured:
+    if whole is None or not record.result.measured or (effect and effect.speedup <= 0):
         return None
-    if record.contribution is None:
+    if effect is None:
         against = Against.NOT_SPLIT if only_together else Against.BASELINE
         return replace(whole, against=against, others=max(len(of.settings) - 1, int(only_together)))
-    if record.contribution.speedup <= 0:
-        return None
-    settings, peaks, factor = Settings(record.settings), _peaks(state), record.contribution.speedup
+    settings, peaks = Settings(record.settings), _peaks(state)
     if stack and record.alone:
         settings = Settings(stack.settings).merged(candidate.settings)
     rest, after_ms = settings.without(candidate.key), whole.after_ms
     together = _against_baseline(stack, state) if stack and stack.settings else None
     if stack and together and (member or stack.settings.items() <= rest.items()):
-        after_ms = together.after_ms if member else together.after_ms / factor
+        after_ms = together.after_ms if member else together.after_ms / effect.speedup
     return Figures(
-        after_ms * factor,
-        record.contribution,
+        after_ms * effect.speedup,
+        effect,
         (peaks.get(rest), peaks.get(settings, whole.memory_bytes[1])),
         (None, whole.energy_j[1]),
         record.numerics,

@@ -22,9 +22,7 @@ def several_gpus_section(record: ScalingRecord | None) -> Section | None:
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
     if record.device_type == "cpu":
-        remarks.append(
-            "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
-        )
+        remarks.append("The processes share the cores of a CPU (gloo): this shows that it runs, not what GPUs gain.")
     table = table_of(list(map(_cells, record.rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
     return section("Several GPUs", result_sentence(record), table, tuple(remarks))
 
