@@ -77,8 +77,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:
-    line = dumped({key: value}, width=10_000).rstrip("\n")
-    trial = effects.get((key, value))
+    line, trial = dumped({key: value}, width=10_000).rstrip("\n"), effects.get((key, value))
     if trial is None or trial.comparison is None or "\n" in line:
         return line
     return f"{line}  # {'alone: ' if trial.alone else ''}{effect_words(trial)}"

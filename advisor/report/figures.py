@@ -60,8 +60,7 @@ def effect_words(record: TrialRecord) -> str:
     """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) in the combination``."""  # noqa: RUF002
     if record.alone:
         return format_ratio(record.comparison)
-    contribution = record.contribution
-    return f"{format_ratio(contribution)} in the combination" if contribution else "not measured alone"
+    return f"{format_ratio(record.contribution)} in the combination" if record.contribution else "not measured alone"
 
 
 def as_sentence(text: str) -> str:
@@ -237,10 +236,8 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     if state.baseline is None:
         return ()
     memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
-    limit_ms = state.goal.latency_limit_ms
-    points = sweep_points(
-        state.baseline, state.trials.values(), memory_bytes=memory_bytes or None, latency_limit_ms=limit_ms
-    )
+    limit_ms, trials = state.goal.latency_limit_ms, state.trials.values()
+    points = sweep_points(state.baseline, trials, memory_bytes=memory_bytes or None, latency_limit_ms=limit_ms)
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 
 

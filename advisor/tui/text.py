@@ -19,6 +19,9 @@ BROAD = 100  # cells of a screen from which on two panels stand beside each othe
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
 
+LISTED = ("stack: ", "again: ")  # the beginnings of the names of trials that list their settings
+_LIST_ENTRY = re.compile(r"(\w+): ([^,:]+)(?:, |$)")
+
 # Distinct on dark and on light grounds; a phase keeps its colour in every session. Others take the spare ones in turn.
 PHASE_COLOURS = {
     "data wait": "#e5a13a",
@@ -35,9 +38,8 @@ _BAR_NAME = 7  # cells before a bar, where there are several
 
 def waiting_text(state: SessionState, waiting: str) -> str:
     """The placeholder for an unknown figure: ``waiting``, or that it will not be measured."""
-    if state.failure:
-        return "Not known: the session failed before this."
-    return "Not known: the session ended before this." if state.finished else waiting
+    over = "failed" if state.failure else "ended" if state.finished else ""
+    return f"Not known: the session {over} before this." if over else waiting
 
 
 def trial_name(name: str, width: int = 40, first: str = "") -> str:
@@ -45,26 +47,16 @@ def trial_name(name: str, width: int = 40, first: str = "") -> str:
     list in the name ``first``."""
     name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
     told = re.sub("^stack|(?<=the )stack", "combination", name)
-    if is_listed(name) and (len(told) > width or name.startswith("again")):
+    if name.startswith(LISTED) and (len(told) > width or name.startswith("again")):
         again = ", again" if name.startswith("again") else ""
-        settings, others = (dict(re.findall(r"([\w.]+): ([^,]*)", one.partition(": ")[2])) for one in (name, first))
-        named = [_setting(key, value) for key, value in settings.items()]
-        changes = [f"with {_setting(*each)}" for each in settings.items() - others.items()] if others else []
-        changes += [f"without {_setting(key, others[key]).rpartition('=')[2]}" for key in others.keys() - settings]
-        short = ", ".join([f"combination of {len(settings)}", *sorted(changes)])
-        told = f"{named[0] if len(named) == 1 else short}{again}"
+        lists = [_LIST_ENTRY.findall(one) for one in (name, first)]
+        settings, others = ([f"{key}={value}".removesuffix("=true") for key, value in entries] for entries in lists)
+        changes = [f"with {one}" for one in settings if others and one not in others]
+        changes += [f"without {value.replace('true', key)}" for key, value in lists[1] if key not in dict(lists[0])]
+        short = ", ".join([f"combination of {len(settings)}", *changes])
+        told = f"{settings[0] if len(settings) == 1 else short}{again}"
     told = told if len(told) <= width else re.sub("^combination (of )?", "", told)
     return told if len(told) <= width else f"{told[: width - 1]}…"
-
-
-def _setting(key: str, value: str) -> str:
-    name = key.rpartition(".")[2]
-    return name if value == "true" else f"{name}={value}"
-
-
-def is_listed(name: str) -> bool:
-    """Whether a trial's name lists its settings."""
-    return name.startswith(("stack: ", "again: "))
 
 
 def cells(values: list[float], width: int) -> list[int]:

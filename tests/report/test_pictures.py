@@ -46,6 +46,8 @@ def test_the_point_of_a_combination_is_hollow_until_it_is_confirmed(state, confi
     assert hollow.pop("all 4 together") == hollow.pop("autocast=bfloat16") != confirmed
     assert not any(hollow.values()), "the others have trials of their own"
     assert html_block(forest_chart(state)).count("point hollow") == (0 if confirmed else 2)
+    state.measured_stack = replace(state.stack, settings=dict([state.stack_settings.popitem()]))
+    assert not [bar for bar in forest_chart(state).bars if "together" in bar.name], "it is of one setting"
 
 
 def test_phases_are_those_of_the_step_before_and_after(state) -> None:

@@ -156,7 +156,7 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
         assert [
-            text for text in ("stack, in turn with the baseline", "warming up", "0:12 left") if text not in shown
+            text for text in ("combination, in turn with the baseline", "warming up", "0:12 left") if text not in shown
         ] == []
         control.stop()
         await until(pilot, lambda: not app.context.busy_with)
