@@ -159,7 +159,7 @@ def phases_blocks(state: SessionState, profile: Profile) -> tuple[Table, str]:
         share = format_percent(profile.share(name), digits=1) if name in known else MISSING
         rows.append((name.replace("_", " "), format_ms(known.get(name)), share, format_ms(tuned.get(name))))
     total, step = format_ms(sum(known.values())), format_ms(profile.step_ms)
-    words = f"The phases add up to {total}, the step takes {step}: to time a phase, it is waited for."
+    words = f"The phases add up to {total}, the step takes {step}: timing a phase makes the step wait."
     exceeds = sum(known.values()) > profile.step_ms and total != step
     return table_of(by_heading(("Phase", "Time", "Share", "Tuned"), *rows), ("Phase", "Share")), words * exceeds
 
