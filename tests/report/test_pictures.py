@@ -51,8 +51,7 @@ def test_the_point_of_a_combination_is_hollow_until_it_is_confirmed(state, confi
 
 
 def test_phases_are_those_of_the_step_before_and_after(state) -> None:
-    chart = phases_chart(state)
-    before, after = chart.bars
+    before, after = phases_chart(state).bars
     assert "".join(part.name[0] for part in before.parts) == "dhflboz"
     assert [part.size for part in after.parts] == list(AFTER.values())
     state.measured_stack = replace(state.stack, result=replace(state.stack.result, phases={}))
@@ -60,8 +59,7 @@ def test_phases_are_those_of_the_step_before_and_after(state) -> None:
 
 
 def test_step_times_are_a_span_and_a_series_of_blocks(state) -> None:
-    chart = steps_chart(state)
-    baseline, stack = chart.bars
+    baseline, stack = steps_chart(state).bars
     assert stack.end < baseline.start
     assert len(baseline.details[1]) == len(state.baseline.result.blocks)
 
@@ -90,8 +88,7 @@ def test_every_picture_is_well_formed_and_a_users_name_is_text(state) -> None:
     for chart in pictures(state):
         Xml.fromstring(html_block(chart))
     chart = forest_chart(state)
-    evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
-    drawn = html_block(replace(chart, bars=(evil,), title="<b>"))
+    drawn = html_block(replace(chart, bars=(replace(chart.bars[1], name='<script>"&', text="</svg>"),), title="<b>"))
     assert [text for one in Xml.fromstring(drawn).iter("b") for text in one.itertext()] == ['<script>"&']
     assert "<script" not in drawn
 
