@@ -136,8 +136,7 @@ def detailed_history() -> list[events.Event]:
                 told += [event, *(events.TrialMeasured(record) for record in detailed_trials())]
             case _:
                 told.append(event)
-    warning = events.Said("this machine was noisy: end other programs and run again", "warning")
-    return [*told[:-1], warning, told[-1]]
+    return [*told[:-1], events.Said("this machine was noisy: end other programs and run again", "warning"), told[-1]]
 
 
 def cpu_history() -> list[events.Event]:
@@ -420,8 +419,7 @@ def resnet_combinations() -> list[events.Event]:
 def detailed_baseline(baseline: BaselineRecord) -> BaselineRecord:
     gpu = GpuReadings(61, 1755, 612.4, ("power cap", "software thermal slowdown"))
     notes = ("no loss was given: cross entropy is assumed",)
-    result = replace(baseline.result, gpu=gpu, energy_j_per_sample=0.252, notes=notes)
-    return replace(baseline, result=result)
+    return replace(baseline, result=replace(baseline.result, gpu=gpu, energy_j_per_sample=0.252, notes=notes))
 
 
 def detailed_profile() -> Profile:

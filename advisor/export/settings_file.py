@@ -9,6 +9,7 @@ from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import StackRecord, TrialRecord, Value
 from advisor.report.figures import effect_words, how_confirmed, measured_on, other_batch, stack_is_unclear
+from advisor.report.rows import together_of
 from advisor.report.several_gpus import comparison_of, gpus_to_start, launch_command
 from advisor.report.verdict import no_result
 from advisor.version import __version__
@@ -69,15 +70,14 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"
         yield f"speed-up of these settings together: {stack_line(stack, state)}"
-        before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
-        yield f"step: {f'{format_ms(before)} before, ' if before else ''}{format_ms(stack.step_ms)} tuned"
+        if together := together_of(state):
+            yield f"step: {format_ms(together.before_ms)} before, {format_ms(together.after_ms)} tuned"
     else:
         yield from ("speed-up: these settings were not measured together", *own)
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:
-    line = dumped({key: value}, width=10_000).rstrip("\n")
-    trial = effects.get((key, value))
+    line, trial = dumped({key: value}, width=10_000).rstrip("\n"), effects.get((key, value))
     if trial is None or trial.comparison is None or "\n" in line:
         return line
     return f"{line}  # {'alone: ' if trial.alone else ''}{effect_words(trial)}"

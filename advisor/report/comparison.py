@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import MISSING
-from advisor.records import Value, text_of
+from advisor.records import text_of
 from advisor.report.document import Inline, Section, Table, section, shown
 from advisor.report.evidence import hardware_table, measured_rows, workload_rows
 from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
 from advisor.report.settings import figure_pairs
 
-_ALWAYS = ("Baseline", "Stack")  # the kinds that are shown even where nothing differs
+_ALWAYS = ("Baseline", "Combination")  # the kinds that are shown even where nothing differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,15 @@ def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
     state, facts, found = side.state, side.state.facts, ranking(side.state)
     stack = figure_pairs(found.together, how_confirmed(state.stack)) if found.together and state.stack else ()
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
-    present = _texts(facts.workload.current if facts else {})
+    settings = (facts.workload.current if facts else {}), state.stack_settings
+    present, together = ({key: text_of(value) for key, value in sorted(each.items())} for each in settings)
     return {
         "Baseline": dict(measured_rows(state)) or {"Step": "not measured"},
-        "Stack": dict(stack) or {"Speed-up": "none"},
-        "Settings of the stack": _texts(state.stack_settings),
+        "Combination": dict(stack) or {"Speed-up": "none"},
+        "Settings of the combination": together,
         "Settings": {row.key: row.figures.words if row.figures else row.note for row in found.every},
         "Workload": {"Target": side.request.target.command, **dict(workload_rows(facts)), **present},
         "Options": side.request.options,
         "Machine": {str(name): text for name, text in machine},
         "Versions": facts.versions if facts else {},
     }
-
-
-def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
-    return {key: text_of(value) for key, value in sorted(settings.items())}

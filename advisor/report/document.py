@@ -57,12 +57,25 @@ def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **
     return Table(headings, cells, frozenset(headings).difference(words), **more)
 
 
+def by_heading(headings: Iterable[str], *rows: Iterable[Inline]) -> list[dict[str, Inline]]:
+    """The cells of rows by their headings."""
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+def grouped(told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Names with what is told of each, by that: each text once, behind all names that it is told of."""
+    names: dict[str, list[str]] = {}
+    for name, text in told:
+        names.setdefault(text, []).append(name)
+    return [(", ".join(of), text) for text, of in names.items() if text]
+
+
 Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of a bar, which has a colour
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it."""
+    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it. The point is in the bar."""
 
     name: str
     start: float
@@ -70,6 +83,8 @@ class Bar:
     text: str
     tone: Tone
     details: tuple[str, ...] = ()
+    point: float | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,7 @@ class Bars:
     words: str
     bars: tuple[Bar | Stacked, ...]
     ticks: tuple[tuple[float, str], ...] = ()
+    line: float | None = None  # the place of a line through all bars
 
 
 Block = str | tuple[str, ...] | Listing | Table | Bars  # a text is a paragraph, several are a list

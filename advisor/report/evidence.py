@@ -22,7 +22,7 @@ from advisor.figures.roof import overhead_share, step_copy_share
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Finding, HabitRow, Hardware, Mode, Profile, TrialRecord, text_of
 from advisor.report import figures
-from advisor.report.document import Code, Inline, Section, Table, pairs, section, table_of
+from advisor.report.document import Code, Inline, Section, Table, by_heading, pairs, section, table_of
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
@@ -141,33 +141,27 @@ def time_section(state: SessionState, profile: Profile) -> Section:
     on_device, longest = figures.by_own_time(profile.operators)
     where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
     left_out = f" ({more} more in the JSON report)" if more > 0 else ""
-    cells: list[dict[str, Inline]] = [
-        {
-            "Operator": Code(row.name),
-            "Calls": format_count(row.calls),
-            "Device": format_ms(row.device_ms) if on_device else "",
-            "Host": format_ms(row.host_ms),
-        }
+    told = (
+        (Code(row.name), format_count(row.calls), format_ms(row.device_ms) if on_device else "", format_ms(row.host_ms))
         for row in longest[:_OPERATORS_SHOWN]
-    ]
+    )
+    cells = by_heading(("Operator", "Calls", "Device", "Host"), *told)
     words = f"Operators by their own time on the {where} in a step{left_out}:" if cells else ""
     operators = table_of(cells, ("Operator",))
-    return section("Where the time goes", phases_table(state, profile), words, operators, whole=True)
+    return section("Where the time goes", *phases_blocks(state, profile), words, operators, whole=True)
 
 
-def phases_table(state: SessionState, profile: Profile) -> Table:
-    """The phases of a step, if they are known; with the combination's where they were timed."""
-    tuned, rows = figures.tuned_phases(state), list[dict[str, Inline]]()
-    for name in dict.fromkeys((*profile.phases, *tuned)) if profile.phases else ():
-        rows.append(
-            {
-                "Phase": name.replace("_", " "),
-                "Time": format_ms(profile.phases.get(name)),
-                "Share": format_percent(profile.share(name), digits=1) if name in profile.phases else MISSING,
-                "Tuned": format_ms(tuned.get(name)),
-            }
-        )
-    return table_of(rows, ("Phase", "Share"))
+def phases_blocks(state: SessionState, profile: Profile) -> tuple[Table, str]:
+    """The phases of a step, if they are known, and the combination's where they were timed; the reason if their sum is
+    more than the step."""
+    tuned, known, rows = figures.tuned_phases(state), profile.phases, list[tuple[str, ...]]()
+    for name in dict.fromkeys((*known, *tuned)) if known else ():
+        share = format_percent(profile.share(name), digits=1) if name in known else MISSING
+        rows.append((name.replace("_", " "), format_ms(known.get(name)), share, format_ms(tuned.get(name))))
+    total, step = format_ms(sum(known.values())), format_ms(profile.step_ms)
+    words = f"The phases add up to {total}, the step takes {step}: timing a phase makes the step wait."
+    exceeds = sum(known.values()) > profile.step_ms and total != step
+    return table_of(by_heading(("Phase", "Time", "Share", "Tuned"), *rows), ("Phase", "Share")), words * exceeds
 
 
 # --- the roof -------------------------------------------------------------------------------------------------
@@ -270,30 +264,19 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Section:
     """Lines that make the host wait for the device, and ways of doing the same thing, timed beside each other."""
     profile = state.profile
-    waits: list[dict[str, Inline]] = [
-        {
-            "Where": place.place,
-            "Line": Code(place.text),
-            "Times a step": format_count(place.calls_per_step),
-            "Waits": format_ms(place.blocked_ms),
-        }
-        for place in (profile and profile.sync_places) or ()
-    ]
+    places = (profile and profile.sync_places) or ()
+    waits = [(one.place, Code(one.text), format_count(one.calls_per_step), format_ms(one.blocked_ms)) for one in places]
     lines = "Lines of the step that make the host wait for the device; only you can rewrite them:" if waits else ""
     count = (profile and profile.host_made_tensors) or 0
     made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
     copied = f"{made} made on the host and copied to the device in each step." if count else ""
     ways = [
-        {
-            "Habit": title_of(row.habit, catalog),
-            "Way": row.way,
-            "Step": format_ms(row.step_ms),
-            "Memory": format_bytes(row.memory_bytes),
-        }
+        (title_of(row.habit, catalog), row.way, format_ms(row.step_ms), format_bytes(row.memory_bytes))
         for row in habit_rows(state)
     ]
-    tables = table_of(waits, ("Where", "Line")), table_of(ways, ("Habit", "Way"))
-    return section("Waits and habits", lines, tables[0], copied, tables[1])
+    waiting = table_of(by_heading(("Where", "Line", "Times a step", "Waits"), *waits), ("Where", "Line"))
+    compared = table_of(by_heading(("Habit", "Way", "Step", "Memory"), *ways), ("Habit", "Way"))
+    return section("Waits and habits", lines, waiting, copied, compared)
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:

@@ -57,15 +57,20 @@ def before_and_after(form: Callable[[float | None], str], before: float | None, 
 
 
 def effect_words(record: TrialRecord) -> str:
-    """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+    """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) in the combination``."""  # noqa: RUF002
     if record.alone:
         return format_ratio(record.comparison)
-    return f"{format_ratio(record.contribution)} on the stack" if record.contribution else "not measured alone"
+    return f"{format_ratio(record.contribution)} in the combination" if record.contribution else "not measured alone"
 
 
 def as_sentence(text: str) -> str:
     """A remark of the session, which begins in lower case and has no end, as a sentence."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    return f"{text[:1].upper()}{reason_words(text)[1:].rstrip('.')}."
+
+
+def reason_words(reason: str) -> str:
+    """A reason or a remark, as a journal has it, with the word that people read."""
+    return reason.replace("the stack", "the combination")
 
 
 def call_words(calls: Latency) -> str:
@@ -231,10 +236,8 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     if state.baseline is None:
         return ()
     memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
-    limit_ms = state.goal.latency_limit_ms
-    points = sweep_points(
-        state.baseline, state.trials.values(), memory_bytes=memory_bytes or None, latency_limit_ms=limit_ms
-    )
+    limit_ms, trials = state.goal.latency_limit_ms, state.trials.values()
+    points = sweep_points(state.baseline, trials, memory_bytes=memory_bytes or None, latency_limit_ms=limit_ms)
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 
 

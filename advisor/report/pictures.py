@@ -45,7 +45,8 @@ def forest_chart(state: SessionState) -> Bars | None:
     measured = [(row.name, row.figures) for row in found.rows if row.figures]
     if found.step_ms is None or not measured:
         return None
-    shown = [(f"all {len(state.stack_settings)} together", found.together)] if found.together else []
+    count = len(state.stack_settings)
+    shown = [(f"all {count} together", found.together)] if found.together and count > 1 else []
     shown += measured
     effects = [figures.effect for _, figures in shown]
     ends = [(max(one.ci_low, one.speedup / 3), min(one.ci_high, one.speedup * 3)) for one in effects]
@@ -54,11 +55,13 @@ def forest_chart(state: SessionState) -> Bars | None:
     for (name, figures), (low, high) in zip(shown, ends, strict=True):
         tone: Tone = "stack" if figures is found.together else _TONES.get(figures.verdict, "other")
         costs = (format_ms(figures.after_ms), f"memory {figures.memory_change}")
-        bars.append(Bar(name, scale.place(low), scale.place(high), figures.words, tone, costs))
+        places, point = (scale.place(low), scale.place(high)), scale.place(figures.effect.speedup)
+        bars.append(Bar(name, *places, figures.words, tone, costs, point, hollow=not figures.confirmed))
     every = _BROAD_TICKS if scale.high > _BROAD * scale.low else _TICKS
     ticks = tuple((scale.place(tick), f"{tick:g}x") for tick in every if scale.low <= tick <= scale.high)
-    words = "Each bar is the interval of a speed-up. A plus means: compared with and without it, the others on."
-    return Bars("Speed-up of every setting", words, tuple(bars), ticks)
+    words = "Each bar is the interval of a speed-up; its point is hollow until the combination is confirmed. "
+    words += "A plus means: compared with and without it, the others on."
+    return Bars("Speed-up of every setting", words, tuple(bars), ticks, scale.place(1.0))
 
 
 def phases_chart(state: SessionState) -> Bars | None:

@@ -1,7 +1,7 @@
 """The ranked list of a session: each setting with its own figures, and the settings together. Pure functions.
 
 The app, the terminal and the reports render these records. There is one baseline: every step time without a setting is
-that of the baseline, or follows from it, and every step time with a setting is that one divided by the speed-up.
+that of the baseline, or the one with it times the speed-up; a setting of the combination has the combination's own.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from advisor.records import (
     TrialRecord,
     Verdict,
 )
-from advisor.report.figures import IN_TURN, before_and_after, energy_words, settings_to_export
+from advisor.report.figures import IN_TURN, before_and_after, energy_words, reason_words, settings_to_export
 
 
 class Against(StrEnum):
@@ -69,6 +69,7 @@ class Figures:
     against: Against = Against.BASELINE
     others: int = 0  # settings that were on in both
     samples: int | None = None  # that step times are for, if the batch sizes differ
+    confirmed: bool = True  # else they are of a combination whose speed-up may still turn out otherwise
 
     @property
     def after_ms(self) -> float:
@@ -200,8 +201,8 @@ def together_of(state: SessionState) -> Figures | None:
 
 
 def _reference_ms(state: SessionState) -> float | None:
-    """The baseline's step time that all others refer to: timed in turn with the combination, if there is one."""
-    beside = state.stack.baseline_step_ms if state.stack and not state.stack.pending else None
+    """The baseline's step time that all others refer to: timed in turn with the last combination, if there is one."""
+    beside = state.measured_stack.baseline_step_ms if state.measured_stack else None
     return beside or (state.baseline.step_ms if state.baseline else None)
 
 
@@ -221,37 +222,41 @@ def _against_baseline(record: TrialRecord | StackRecord, state: SessionState) ->
         (baseline.energy_j_per_sample, result.energy_j_per_sample),
         record.numerics,
         samples=baseline.batch_size if other_batch and gain is None else None,
+        confirmed=record.confirmed if isinstance(record, StackRecord) else len(record.settings) <= 1,
     )
 
 
 def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
     """A candidate's own figures: with and without it in the combination where that is known, else alone.
 
-    A candidate that was only measured with others has the figures of all of them.
+    A candidate that was only measured with others has the figures of all of them. What is compared with the combination
+    that was measured last has its step time, also after the person rejects a part of it.
     """
-    stack, candidate = state.stack, record.candidate
+    stack, candidate, effect = state.measured_stack, record.candidate, record.contribution
     only_together = not record.alone and record.contribution is None
-    reported = stack is not None and stack.settings.get(candidate.key) == candidate.value
-    of = stack if stack and only_together and reported and stack.comparison else record
+    member = stack is not None and stack.settings.get(candidate.key) == candidate.value
+    of = stack if stack and only_together and member and stack.comparison else record
     whole = _against_baseline(of, state)
-    if whole is None or not record.result.measured:
+    if whole is None or not record.result.measured or (effect and effect.speedup <= 0):
         return None
-    if record.contribution is None:
+    if effect is None:
         against = Against.NOT_SPLIT if only_together else Against.BASELINE
         return replace(whole, against=against, others=max(len(of.settings) - 1, int(only_together)))
-    if record.contribution.speedup <= 0:
-        return None
-    settings, after_ms, peaks = Settings(record.settings), whole.after_ms, _peaks(state)
-    if record.alone and stack and stack.comparison and stack.comparison.speedup > 0:
-        settings, after_ms = Settings(stack.settings), whole.before_ms / stack.comparison.speedup
+    settings, peaks = Settings(record.settings), _peaks(state)
+    if stack and record.alone:
+        settings = Settings(stack.settings).merged(candidate.settings)
+    rest, after_ms = settings.without(candidate.key), whole.after_ms
+    together = _against_baseline(stack, state) if stack and stack.settings else None
+    if stack and together and (member or stack.settings.items() <= rest.items()):
+        after_ms = together.after_ms if member else together.after_ms / effect.speedup
     return Figures(
-        after_ms * record.contribution.speedup,
-        record.contribution,
-        (peaks.get(settings.without(candidate.key)), peaks.get(settings)),
+        after_ms * effect.speedup,
+        effect,
+        (peaks.get(rest), peaks.get(settings, whole.memory_bytes[1])),
         (None, whole.energy_j[1]),
         record.numerics,
         Against.REST,
-        max(1, len(settings) - 1),
+        max(1, len(rest)),
         whole.samples,
     )
 
@@ -261,8 +266,8 @@ def _peaks(state: SessionState) -> dict[Settings, int]:
     results = {Settings(record.settings): record.result for record in state.trials.values()}
     if state.baseline:
         results[Settings()] = state.baseline.result
-    if state.stack:
-        results[Settings(state.stack.settings)] = state.stack.result
+    if state.measured_stack:
+        results[Settings(state.measured_stack.settings)] = state.measured_stack.result
     peaks = {settings: point.peak_reserved_bytes for settings, point in state.combinations.items()}
     return peaks | {settings: peak for settings, result in results.items() if (peak := result.peak_reserved_bytes)}
 
@@ -340,7 +345,7 @@ def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState,
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
-        return why
+        return reason_words(why)
     always = state.baseline is not None and state.baseline.result.disturbed  # the session says it once
     return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
 
@@ -363,7 +368,7 @@ def _folds(state: SessionState) -> Iterator[Fold]:
             waits = "not tried" if over else "waiting"
             untried[name] = "changes results: tried last" if name in state.consent else waits
         elif record.result.outcome is Outcome.SKIPPED:
-            untried[name] = record.result.reason
+            untried[name] = reason_words(record.result.reason)
     if untried:
         yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried.items()))
     if state.skipped:

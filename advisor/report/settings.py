@@ -20,8 +20,20 @@ from advisor.recipe import card
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Objective, StackRecord, TrialResult, Verdict, text_of
-from advisor.report.document import Block, Code, Inline, Listing, Section, Table, pairs, section, shown, table_of
-from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
+from advisor.report.document import (
+    Block,
+    Code,
+    Inline,
+    Listing,
+    Section,
+    Table,
+    grouped,
+    pairs,
+    section,
+    shown,
+    table_of,
+)
+from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, reason_words, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
 
@@ -67,7 +79,7 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
             yield "Calls", call_words(record.result.latency)
         if record.candidate.already_on:
             yield "Shown", format_worth(record)
-        yield from doubts_and_notes(record.result)
+        yield from doubts_and_notes(record.result, state)
     for value in row.values:
         told = value.note or "not measured"
         if found := value.figures:
@@ -113,11 +125,11 @@ def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figure
         yield "Start-up", f"{format_seconds(sum(parts))}{pays}"
 
 
-def doubts_and_notes(result: TrialResult) -> Iterator[Pair]:
-    """The disturbance and the notes of a trial."""
+def doubts_and_notes(result: TrialResult, state: SessionState) -> Iterator[Pair]:
+    """The disturbance of a trial, and the notes that the person's own settings do not have."""
     if result.disturbed:
         yield "Unreliable", f"{result.disturbed}."
-    yield from (("Note", note) for note in result.notes)
+    yield from (("Note", note) for note in _own_notes(result, state))
 
 
 # --- the combination ----------------------------------------------------------------------------------------------
@@ -138,10 +150,9 @@ def stack_blocks(state: SessionState) -> Iterator[Block]:
             yield f"They could not be measured together: {format_outcome(stack.result)}"
         else:
             yield pairs(_stack_pairs(state, stack, figures))
-            yield _own_notes(stack.result, state)
     if stack.dropped:
         yield "Left out of the combination:"
-        yield tuple(f"{key}: {reason}" for key, reason in stack.dropped.items())
+        yield tuple(f"{key}: {reason_words(reason)}" for key, reason in stack.dropped.items())
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
@@ -151,7 +162,7 @@ def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> I
         rates = [1e3 * size / step_ms for step_ms in (figures.before_ms, figures.after_ms)]
         yield "Throughput", before_and_after(format_rate, *rates)
     yield from _start_up_pairs(stack.result, stack.break_even_steps, figures)
-    yield from doubts_and_notes(replace(stack.result, notes=()))
+    yield from doubts_and_notes(stack.result, state)
     if state.verification:
         yield "Exported file", verified_words(state.verification)
 
@@ -176,10 +187,7 @@ def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section
     table = table_of(cells, ("Setting", "What", "Numerics", "Use", "Remark"), brief=brief, remarks="Remark")
     more = "At equal memory, the faster comes first." if cells and goal is Objective.MEMORY else ""
     yield section(f"Settings, {state.goal.words.ranked}", table, more)
-    reasons: dict[str, list[str]] = {}
-    for row in found.rows:
-        reasons.setdefault(row.why, []).append(row.title)
-    told = tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why)
+    told = tuple(f"{titles}: {why}" for titles, why in grouped((row.title, row.why) for row in found.rows))
     yield section("Why they help", told, whole=True)
 
 
@@ -218,8 +226,6 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
 
 def untried_table(state: SessionState, catalog: Catalog) -> Table:
     """What was not tried, by reason: single values first, for which a larger budget is often enough."""
-    names: dict[str, list[str]] = {}
-    for fold in ranking(state, catalog).folds:
-        for name, reason in fold.entries:
-            names.setdefault(reason, []).append(title_of(name, catalog))
-    return Table(("Why not", "What"), tuple((reason, ", ".join(each)) for reason, each in names.items()))
+    entries = (entry for fold in ranking(state, catalog).folds for entry in fold.entries)
+    told = grouped((title_of(name, catalog), reason) for name, reason in entries)
+    return Table(("Why not", "What"), tuple((reason, names) for names, reason in told))

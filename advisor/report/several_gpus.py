@@ -22,9 +22,7 @@ def several_gpus_section(record: ScalingRecord | None) -> Section | None:
         *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
     ]
     if record.device_type == "cpu":
-        remarks.append(
-            "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
-        )
+        remarks.append("The processes share the cores of a CPU (gloo): this shows that it runs, not what GPUs gain.")
     table = table_of(list(map(_cells, record.rows)), ("Settings", "Remark"), brief=_BRIEF, remarks="Remark")
     return section("Several GPUs", result_sentence(record), table, tuple(remarks))
 
@@ -47,7 +45,7 @@ def result_sentence(record: ScalingRecord) -> str:
 def row_words(row: ScalingRow) -> str:
     """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
-        return f"one GPU, with its stack: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
+        return f"one GPU, tuned: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
     where = f"{row.gpus} GPUs, {row.name}"
     if row.step_ms is None:
         return f"{where}: failed ({row.reason})"

@@ -92,12 +92,8 @@ def _remarks(block: doc.Table) -> Iterator[Text]:
     if not block.brief or block.remarks not in block.headings:
         return
     name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)
-    named: dict[str, list[str]] = {}
-    for row in block.rows:
-        if said := _cell(row[remark]).plain:
-            named.setdefault(said, []).append(_cell(row[name]).plain)
-    for said, names in named.items():
-        yield Text(f"{', '.join(names)}: {said}", style="quiet")
+    for names, said in doc.grouped((_cell(row[name]).plain, _cell(row[remark]).plain) for row in block.rows):
+        yield Text(f"{names}: {said}", style="quiet")
 
 
 def _cell(inline: doc.Inline) -> Text:

@@ -10,7 +10,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
 from advisor.report.document import Block, Document, Listing, Section, section, shown
 from advisor.report.evidence import habits_section, source_section
-from advisor.report.figures import candidates_tried
+from advisor.report.figures import candidates_tried, reason_words
 from advisor.report.pictures import pictures
 from advisor.report.settings import settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
@@ -102,10 +102,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
         yield f"Settings above the memory limit of {limit} are neither recommended nor in the combination."
     if goal.latency_limit_ms is not None:
         limit = format_ms(goal.latency_limit_ms)
-        yield (
-            f"Batch sizes whose single calls take longer than the latency limit of {limit} (95th percentile) are "
-            "neither recommended nor in the combination."
-        )
+        yield f"Batch sizes with calls above {limit} (95th percentile) are neither recommended nor in the combination."
     if any(record.candidate.already_on for record in candidates_tried(state)):
         yield "A setting that is already on was switched off for its trial; its worth is the gain of having it on."
     if state.finished:
@@ -125,22 +122,17 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
     notes = [f"Goal: {goal.words.short}{most}, within {format_seconds(budget_s)}.", whole_loop(state)]
     told = state.baseline.result.notes if state.baseline else ()
     notes += [note for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
-    notes += [said.text for said in state.messages if said.severity == "information"]
-    return shown(
-        [
-            evidence.caveats_section(state),
-            evidence.baseline_section(state, catalog),
-            section("Notes", tuple(filter(None, notes))),
-            section("Machine", evidence.hardware_table(state.hardware, None) if state.hardware else None),
-            source_section(state),
-        ]
-    )
+    notes += [reason_words(said.text) for said in state.messages if said.severity == "information"]
+    machine = evidence.hardware_table(state.hardware, None) if state.hardware else None
+    more = section("Notes", tuple(filter(None, notes))), section("Machine", machine), source_section(state)
+    return shown([evidence.caveats_section(state), evidence.baseline_section(state, catalog), *more])
 
 
-def profile_sections(state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
-    """The parts of the profile without its operators."""
+def profile_sections(state: SessionState, catalog: Catalog | None, unknown: str = "") -> tuple[Section, ...]:
+    """The parts of the profile without its operators; ``unknown`` says why there are only the phases."""
     profile = state.profile
     if profile is None:
         return ()
-    phases, roof = section("Phases", evidence.phases_table(state, profile)), evidence.roof_section(state, profile)
-    return shown([phases, roof, None if profile.phases_alone else habits_section(state, catalog)])
+    phases = section("Phases", *evidence.phases_blocks(state, profile))
+    limit, habits = section("What limits the step", unknown), habits_section(state, catalog)
+    return shown([phases, evidence.roof_section(state, profile), limit if profile.phases_alone else habits])

@@ -3,6 +3,7 @@
 User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which take it literally.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from textual.content import Content
@@ -17,6 +18,9 @@ DIM = "$foreground 60%"
 BROAD = 100  # cells of a screen from which on two panels stand beside each other
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
+
+LISTED = ("stack: ", "again: ")  # the beginnings of the names of trials that list their settings
+_LIST_ENTRY = re.compile(r"(\w+): ([^,:]+)(?:, |$)")
 
 # Distinct on dark and on light grounds; a phase keeps its colour in every session. Others take the spare ones in turn.
 PHASE_COLOURS = {
@@ -34,20 +38,25 @@ _BAR_NAME = 7  # cells before a bar, where there are several
 
 def waiting_text(state: SessionState, waiting: str) -> str:
     """The placeholder for an unknown figure: ``waiting``, or that it will not be measured."""
-    if state.failure:
-        return "Not known: the session failed before this."
-    return "Not known: the session ended before this." if state.finished else waiting
+    over = "failed" if state.failure else "ended" if state.finished else ""
+    return f"Not known: the session {over} before this." if over else waiting
 
 
-def trial_name(name: str, width: int = 40) -> str:
-    """A trial's name in so many cells. A list of settings is told by their number: always where it repeats others."""
+def trial_name(name: str, width: int = 40, first: str = "") -> str:
+    """A trial's name in so many cells. A long list of settings is told by their number, and by how it differs from the
+    list in the name ``first``."""
     name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
-    kind, colon, listed = name.partition(": ")
-    if colon and (kind == "again" or (kind == "stack" and len(name) > width)):
-        count, again = listed.count(": "), ", again" if kind == "again" else ""
-        key, _, value = listed.rpartition(".")[2].partition(": ")
-        name = f"{f'{key}={value}' if count == 1 and again else f'stack of {count}'}{again}"
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+    told = re.sub("^stack|(?<=the )stack", "combination", name)
+    if name.startswith(LISTED) and (len(told) > width or name.startswith("again")):
+        again = ", again" if name.startswith("again") else ""
+        lists = [_LIST_ENTRY.findall(one) for one in (name, first)]
+        settings, others = ([f"{key}={value}".removesuffix("=true") for key, value in entries] for entries in lists)
+        changes = [f"with {one}" for one in settings if others and one not in others]
+        changes += [f"without {value.replace('true', key)}" for key, value in lists[1] if key not in dict(lists[0])]
+        short = ", ".join([f"combination of {len(settings)}", *changes])
+        told = f"{settings[0] if len(settings) == 1 else short}{again}"
+    told = told if len(told) <= width else re.sub("^combination (of )?", "", told)
+    return told if len(told) <= width else f"{told[: width - 1]}…"
 
 
 def cells(values: list[float], width: int) -> list[int]:

@@ -69,8 +69,7 @@ def test_importing_the_command_is_quick():
         "start = now(); import argparse, asyncio, http.client, unittest.mock; between = now()\n"
         "import advisor.cli.main; print((now() - between) / (between - start))\n"
     )
-    shares = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
-    assert min(shares) < 0.5
+    assert min([float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]) < 0.5
 
 
 # --- streams and exit codes -----------------------------------------------------------------------------------
@@ -296,8 +295,7 @@ def test_the_arguments_of_a_target_are_kept(own_state, capsys):
     first = journaled(cancelled_history(), asked)
 
     def request_of(*arguments):
-        invocation = grammar.parse(arguments)
-        return invocation.wanted()[0]
+        return grammar.parse(arguments).wanted()[0]
 
     assert request_of("--resume") == asked
     assert request_of("--resume", "--only", "compile").only == ("compile",)

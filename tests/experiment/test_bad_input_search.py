@@ -111,8 +111,7 @@ def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, budget_s, par
     hung = failed("no result (applying the settings)", Outcome.TIMED_OUT)
     run = planted(tmp_path, "hanging", with_fault("planted.hanging", lambda _: hung), budget_s=budget_s).run()
     ended_well(run)
-    started = next(event for event in run.posted(events.TrialStarted) if event.name == "hanging=true")
-    assert started.expected_s < 5.0
+    assert next(event for event in run.posted(events.TrialStarted) if event.name == "hanging=true").expected_s < 5.0
     assert run.state.trials["hanging=true"].result.outcome is Outcome.TIMED_OUT
     assert run.state.trials["hanging=true"].result.wall_s < part_s
     assert run.state.stack.confirmed

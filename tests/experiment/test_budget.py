@@ -178,16 +178,14 @@ def test_steps_too_slow_for_the_budget_end_the_session_with_that_reason(tmp_path
         asked.append(settings)
         return failed(SLOW, Outcome.TIMED_OUT)
 
-    run = FakeRun(tmp_path, too_slow).run()
-    assert run.state.failure.message == f"the baseline could not be measured: {SLOW}"
+    assert FakeRun(tmp_path, too_slow).run().state.failure.message == f"the baseline could not be measured: {SLOW}"
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("left_s", "timed"), [(3.0, False), (60.0, True)])
 def test_phases_are_not_timed_where_the_time_out_would_lose_what_was_measured(left_s, timed, tmp_path):
     spec = TrialSpec("baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "")
-    trial = Stages(spec, SimpleNamespace(), time.monotonic() + left_s)
-    assert trial._may_time_phases(2000.0) is timed
+    assert Stages(spec, SimpleNamespace(), time.monotonic() + left_s)._may_time_phases(2000.0) is timed
 
 
 BASELINE = TrialResult(

@@ -57,8 +57,7 @@ def test_what_was_rejected_is_never_used(allow):
 def test_a_recipe_is_asked_in_the_mode_of_the_workload():
     """Half-precision weights train something else; in inference they only round."""
     half = Candidate("half_weights", "precision.weights", "bfloat16")
-    waits = [Consent(CATALOG, mode, CLOSE).needs_consent(half) for mode in (Mode.TRAIN, Mode.INFER)]
-    assert waits == [True, False]
+    assert [Consent(CATALOG, mode, CLOSE).needs_consent(half) for mode in (Mode.TRAIN, Mode.INFER)] == [True, False]
 
 
 @pytest.mark.parametrize("allow", Numerics)

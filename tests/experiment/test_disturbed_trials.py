@@ -190,8 +190,7 @@ class SlowedTrials(LoadedTrials):
 @pytest.mark.parametrize("seed", [0, 3, 5, 9])
 def test_trials_that_overrun_leave_the_turns_their_time(tmp_path, seed):
     """Repeats that took half as long again as expected left no time for the turns, and the stack unconfirmed."""
-    state = FakeRun(tmp_path, HELPS, trials=SlowedTrials(HELPS, seed), budget_s=90.0).run().state
-    assert state.stack.confirmed
+    assert FakeRun(tmp_path, HELPS, trials=SlowedTrials(HELPS, seed), budget_s=90.0).run().state.stack.confirmed
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])

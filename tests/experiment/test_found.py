@@ -88,8 +88,7 @@ def exported(state, folder):
 
 
 def test_a_stack_that_was_measured_once_is_exported_with_its_interval_though_one_control_was_far_off(tmp_path):
-    known = known_with((PLAIN, result_at(2.39)), (CONTROL_SETTINGS, result_at(0.73)), stack=PLAIN)
-    state = state_of(known)
+    state = state_of(known_with((PLAIN, result_at(2.39)), (CONTROL_SETTINGS, result_at(0.73)), stack=PLAIN))
     settings, text, report = exported(state, tmp_path)
     assert settings == PLAIN
     assert report["stack"]["confirmed"] is False
@@ -117,8 +116,7 @@ def test_what_may_gain_nothing_is_called_unclear_and_not_exported_unless_a_perso
     for told in (text, verdict(state), result_line(state), headline_of(state)):
         assert "measurably" not in told
         assert "more budget" in told
-    accepted = state_of(decided(known, autocast="accepted"))
-    settings, _, _ = exported(accepted, tmp_path)
+    settings, _, _ = exported(state_of(decided(known, autocast="accepted")), tmp_path)
     assert settings[BF16.key] == BF16.value
 
 
@@ -150,8 +148,7 @@ def test_of_parts_that_are_too_noisy_to_tell_the_compilation_leaves_first(tmp_pa
     """Three settings took 19.9 ms and these four 21.2, on a machine whose runs are 10 % apart."""
     plain, no_fused = WHOLE.without(WITH_LOSS.key), WHOLE.without(FUSED.key)
     runs = [(WHOLE, result_at(1.81)), (plain, result_at(1.93)), (no_fused, result_at(1.83))]
-    known = known_with(*runs, ({}, result_at(0.9)), stack=WHOLE)
-    state = state_of(in_turn(known, WHOLE, 1.81))
+    state = state_of(in_turn(known_with(*runs, ({}, result_at(0.9)), stack=WHOLE), WHOLE, 1.81))
     settings, _, report = exported(state, tmp_path)
     assert settings == plain
     assert WITH_LOSS.key in report["stack"]["dropped"]
@@ -194,8 +191,7 @@ def test_a_batch_size_is_in_the_stack_only_where_that_is_wanted(mode):
     known, trials = found_by(bigger_is_faster, gpu_facts(mode=mode))
     assert "data.batch_size" not in known.found
     assert {move.settings.get("data.batch_size") for move in trials.asked} >= {64, 128}, "it is shown with its knee"
-    batch = next(c for c in known.plan.candidates if c.recipe == "batch_size")
-    assert known.plan.consent.needs_consent(batch)
+    assert known.plan.consent.needs_consent(next(c for c in known.plan.candidates if c.recipe == "batch_size"))
     allowed, _ = found_by(bigger_is_faster, gpu_facts(mode=mode), allow=Numerics.CHANGED)
     assert allowed.found["data.batch_size"] >= 128
     accepted = search(

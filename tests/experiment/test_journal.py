@@ -96,8 +96,7 @@ def moved(event, folder):
 
 
 def test_every_kind_of_event_is_among_them():
-    kinds = {type(event) for history in HISTORIES.values() for event in history()}
-    assert kinds == set(events.KINDS.values())
+    assert {type(event) for history in HISTORIES.values() for event in history()} == set(events.KINDS.values())
 
 
 def test_losses_that_are_not_finite_and_the_types_of_settings_survive():

@@ -48,8 +48,7 @@ def test_what_was_compiled_before_costs_less(trials):
     known = known_of(gpu_facts())
     assert trials.cost_s(stack_move(WHOLE), known) < 20.0
     assert trials.cost_s(stack_move(WHOLE.without(BF16.key)), known) == 20.0
-    same_code = WHOLE.merged(FUSED.settings)
-    assert trials.cost_s(stack_move(same_code), known) == trials.cost_s(stack_move(WHOLE), known)
+    assert trials.cost_s(stack_move(WHOLE.merged(FUSED.settings)), known) == trials.cost_s(stack_move(WHOLE), known)
 
 
 def test_timing_kernels_and_fresh_interpreters_cost_more(trials):

@@ -111,8 +111,7 @@ def test_what_does_nothing_without_a_setting_leaves_with_it():
 
 @pytest.mark.parametrize("present", ["no_grad", "inference_mode"])
 def test_gradients_that_are_off_stay_off_in_the_stack(present):
-    facts = gpu_facts(mode=Mode.INFER, current={"infer.grad": present}, optimizer=None)
-    plan = known_of(facts).plan
+    plan = known_of(gpu_facts(mode=Mode.INFER, current={"infer.grad": present}, optimizer=None)).plan
     off = next(candidate for candidate in plan.candidates if candidate.settings == {"infer.grad": "grad"})
     assert not plan.may_stack(off), "it is tried alone, to tell what not recording is worth"
     assert plan.usual_stack().get("infer.grad") is None, "not even by the weaker of the two"
@@ -120,8 +119,7 @@ def test_gradients_that_are_off_stay_off_in_the_stack(present):
 
 def test_what_ends_a_habit_stays_in_the_combination_that_it_was_measured_in():
     facts = gpu_facts(current={"loop.loss_item": "every_step"})
-    speed = product(loss_sync=1.2, autocast=1.5)
-    known, _ = found_by(speed, facts, only=("loss_sync", "autocast"))
+    known, _ = found_by(product(loss_sync=1.2, autocast=1.5), facts, only=("loss_sync", "autocast"))
     assert known.found == {"loop.loss_item": "never", **BF16.settings}
 
 

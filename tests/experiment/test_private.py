@@ -88,8 +88,7 @@ def test_no_file_is_copied_or_shown_because_a_journal_names_it(tmp_path, way):
     journal = recorded(with_files(sample_history(), str(secret)))
     folder = journal.path.with_suffix("")
     if way == "above":
-        text = journal.path.read_text().replace(str(secret), f"{folder}/../../../../secret.json.gz")
-        journal.path.write_text(text)
+        journal.path.write_text(journal.path.read_text().replace(str(secret), f"{folder}/../../../../secret.json.gz"))
     if way == "link":
         (folder / secret.name).symlink_to(secret)
     cli.main(["report", "--trace", "t.json.gz"])

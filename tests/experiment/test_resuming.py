@@ -189,8 +189,7 @@ def test_instruments_that_were_used_need_not_be_used_again(steps, done):
 def test_a_second_resumption_knows_all():
     told, _ = told_by(ALONE_RUN, WHOLE_STACK, CONTROL, SIDE_BY_SIDE)
     known, more = resumed(told), []
-    reporter = reporter_to(more.append)
-    reporter.report(known)
+    reporter_to(more.append).report(known)
     more.append(events.RunMeasured({}, beginning(10.3).judge.baseline))
     twice = take_over(beginning(10.4), SessionState.of([*told, *more]), [*told, *more])
     assert twice.judge.runs[BASELINE] == (beginning(10.3).judge.baseline, beginning(10.4).judge.baseline)
@@ -243,6 +242,5 @@ def test_what_was_found_before_is_part_of_the_first_stack():
     plain, hinted = (plan.usual_stack() for plan in plans)
     assert plain["precision.autocast"] == "bfloat16"
     assert hinted["precision.autocast"] == "float16"
-    modes = [plan.compiled(BASELINE).get("compile.mode") for plan in plans]
-    assert modes == [None, "max-autotune-no-cudagraphs"]
+    assert [plan.compiled(BASELINE).get("compile.mode") for plan in plans] == [None, "max-autotune-no-cudagraphs"]
     assert plans[0].candidates == plans[1].candidates

@@ -55,8 +55,7 @@ def write(text, name="c.yaml"):
     ],
 )
 def test_another_option_of_the_workload_is_refused(given, told, capsys):
-    session = recorded(batch_size=16)
-    assert cli.main(["mymodel:build", "--resume", session, *given]) == 2
+    assert cli.main(["mymodel:build", "--resume", recorded(batch_size=16), *given]) == 2
     wrong, what_to_do = capsys.readouterr().err.splitlines()
     assert told in wrong
     assert "leave --resume out" in what_to_do

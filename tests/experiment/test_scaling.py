@@ -274,13 +274,11 @@ def test_several_gpus_are_for_training():
 
 def test_ranks_share_each_batch_and_get_parts_of_one_size():
     batches = [[0, 1, 2, 3], [4, 5, 6]]
-    shares = [list(ShareOfBatches(batches, rank, 2)) for rank in range(2)]
-    assert shares == [[[0, 1], [4, 5]], [[2, 3], [6, 4]]]
+    assert [list(ShareOfBatches(batches, rank, 2)) for rank in range(2)] == [[[0, 1], [4, 5]], [[2, 3], [6, 4]]]
 
 
 def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
-    data = TensorDataset(torch.arange(12))
-    loader = DataLoader(data, batch_size=4, shuffle=True)
+    loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4, shuffle=True)
     plan = StepPlan(mode="train", device="cpu")
     ranks = [spread_loader(loader, plan, rank, 2) for rank in range(2)]
     whole = spread_loader(loader, plan, 0, 1)
@@ -389,8 +387,7 @@ def test_what_no_time_was_left_for_is_named(tmp_path):
         return speed(settings) * views * (0.5 if "parallel.strategy" in settings else 1.0)
 
     run = session(tmp_path, slow_over_ranks, ("gradient_as_bucket_view",), gpus=2, budget_s=10.0).run()
-    scaling = run.state.scaling
-    assert scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
+    assert run.state.scaling.passed_over["ddp, gradient_as_bucket_view: true"] == "no time was left: raise --budget"
 
 
 WRAPPED = "the model is wrapped in DistributedDataParallel already"

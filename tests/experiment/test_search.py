@@ -174,8 +174,7 @@ def test_turns_that_leave_it_open_are_taken_again_and_are_no_proof():
     def speed(settings):
         return next(scattered, 1.27) if settings == LAST.settings else 1.0
 
-    noisy = gpu_facts(profile=profile_facts(device_busy_share=0.3))
-    known, trials = found_by(speed, noisy, only=("channels_last",))
+    known, trials = found_by(speed, gpu_facts(profile=profile_facts(device_busy_share=0.3)), only=("channels_last",))
     assert len(trials.settings_of(Kind.TURNS)) > 1
     assert known.stack == LAST.settings
 

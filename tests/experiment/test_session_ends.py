@@ -140,8 +140,7 @@ def test_what_was_said_once_is_replaced_and_not_repeated():
     reporter.withdraw("noise", "it is in the stack now")
     reporter.warn("something else")
     reporter.warn("something else")
-    texts = [said.text for said in state.messages]
-    assert texts == ["it is in the stack now", "something else", "something else"]
+    assert [said.text for said in state.messages] == ["it is in the stack now", "something else", "something else"]
 
 
 def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):

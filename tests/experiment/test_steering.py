@@ -43,8 +43,7 @@ def test_a_session_obeys(tmp_path):
     assert all(event.expected_s > 0 for event in timed)
     before = len(run.told)
     session.try_more(40.0)
-    again = [event.name for event in run.told[before:] if isinstance(event, events.TrialStarted)]
-    assert "stack, confirmed" in again
+    assert "stack, confirmed" in [event.name for event in run.told[before:] if isinstance(event, events.TrialStarted)]
     assert run.state.stack.confirmed
     assert sum(isinstance(event, events.SessionFinished) for event in run.told) == 1
 

@@ -157,8 +157,7 @@ def test_an_inference_session_changes_the_batch_size_of_inference():
 
 
 def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
-    text = text_of("hydra_loaders.yaml")
-    patch = patched(text, Wanted({"data.batch_size": 64}))
+    patch = patched(text_of("hydra_loaders.yaml"), Wanted({"data.batch_size": 64}))
     assert patch.text == text_of("hydra_loaders.yaml")
     assert patch.rest == {"data.batch_size": 64}
     assert patch.remarks == (
@@ -258,8 +257,7 @@ SIZE = {"data.batch_size": 128}
     ],
 )
 def test_names_that_may_mean_something_else_stay(text, settings):
-    current = {"precision.autocast": "none", "compile.mode": "none"}
-    patch = patched(text, Wanted(settings, current))
+    patch = patched(text, Wanted(settings, {"precision.autocast": "none", "compile.mode": "none"}))
     assert patch.text.startswith(text)
     assert {**patch.added, **patch.rest} == settings
 

@@ -92,8 +92,7 @@ def test_the_source_is_short_formatted_and_needs_only_torch(catalog, name, tmp_p
     source = python_source(catalog, settings, mode, workload)
     assert len(source.splitlines()) <= most
     imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
-    modules = {line.split()[1].partition(".")[0] for line in imports}
-    assert modules - set(sys.stdlib_module_names) <= {"torch"}
+    assert {line.split()[1].partition(".")[0] for line in imports} - set(sys.stdlib_module_names) <= {"torch"}
     assert "advisor" not in source.replace("perf-advisor", "").replace("advisor.load", "")
     tool = str(ruff) if (ruff := Path(sys.executable).with_name("ruff")).exists() else shutil.which("ruff")
     if tool is None:
@@ -109,8 +108,7 @@ def test_the_source_is_short_formatted_and_needs_only_torch(catalog, name, tmp_p
 def test_the_header_has_the_figure_the_settings_the_use_and_what_else_is_needed(catalog):
     settings = {"precision.autocast": "float16", "infer.grad": "no_grad", "precision.float8": "none"}
     measured = '1.5x for "m.py:build" a\\b'
-    source = python_source(catalog, settings, "train", replace(PAIR, measured=measured))
-    header = ast.get_docstring(ast.parse(source))
+    header = ast.get_docstring(ast.parse(python_source(catalog, settings, "train", replace(PAIR, measured=measured))))
     assert f"measured to be faster: {measured}.\n" in header
     assert "Settings: precision.autocast: float16, precision.float8: none.\n" in header
     assert "step = train_step(model, optimizer, loss_fn)  # loss_fn(output, target)" in header
@@ -167,8 +165,7 @@ def test_the_step_trains_as_a_plain_loop_does(catalog, settings, dtype, optimize
     module = module_of(catalog, settings, "train", PAIR)
     model, optimizer, loader = module.prepare(model, optimizer_class(model.parameters(), lr=0.05), data)
     step = module.train_step(model, optimizer, CE)
-    losses = [step(batch).item() for batch in loader]
-    assert losses == pytest.approx(expected, rel=2e-5)
+    assert [step(batch).item() for batch in loader] == pytest.approx(expected, rel=2e-5)
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 

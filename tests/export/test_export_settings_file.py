@@ -47,7 +47,10 @@ def test_an_unconfirmed_stack_says_so(state):
     unconfirmed = SessionState.of(sample_history())
     once = replace(unconfirmed.stack.comparison, paired=False)
     unconfirmed.measured_stack = replace(unconfirmed.stack, confirmed=False, comparison=once)
-    assert "measured once" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
+    unconfirmed.measured_stack = replace(unconfirmed.measured_stack, step_ms=13.3)  # the median of one process
+    text = settings_yaml(unconfirmed, unconfirmed.stack_settings)
+    assert "measured once" in text
+    assert "13.4 ms tuned" in text, "the step of the headline"
 
 
 def test_a_target_cannot_break_out_of_its_comment(state):

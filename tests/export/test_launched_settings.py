@@ -80,8 +80,7 @@ def test_what_won_on_several_gpus_is_exported_with_the_command_that_starts_it(na
 
 @pytest.mark.parametrize(("gpus", "machines"), [(2, 1), (16, 2)])
 def test_torchrun_takes_the_command_that_starts_it_on_each_machine(tmp_path, gpus, machines):
-    config = CONFIGS["accelerate_default.yaml"]
-    told = exported(tmp_path / "new.yaml", config=config, gpus=gpus, machines=machines)
+    told = exported(tmp_path / "new.yaml", config=CONFIGS["accelerate_default.yaml"], gpus=gpus, machines=machines)
     exported(tmp_path / "tuned.yaml", gpus=gpus, machines=machines)
     (command,) = [line.strip() for line in told if line.startswith("  torchrun")]
     assert f"# start: {command}\n" in (tmp_path / "tuned.yaml").read_text()
@@ -113,8 +112,7 @@ def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monke
 
 def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    state = SimpleNamespace(is_initialized=lambda: True)
-    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(is_initialized=lambda: True))
     with pytest.warns(UserWarning, match="left to Accelerate"):
         assert Tuning(DDP).prepare(*objects) == objects
     assert not distributed.is_initialized()

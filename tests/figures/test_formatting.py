@@ -21,8 +21,7 @@ from advisor.records import Candidate, Comparison, Numerics, NumericsResult, Out
 )
 def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
     candidate = Candidate("pin_memory", "data.pin_memory", False, already_on=True)
-    switched_off = TrialRecord(candidate, candidate.settings, TrialResult(Outcome.MEASURED), comparison)
-    assert format_worth(switched_off) == text
+    assert format_worth(TrialRecord(candidate, candidate.settings, TrialResult(Outcome.MEASURED), comparison)) == text
 
 
 @pytest.mark.parametrize(

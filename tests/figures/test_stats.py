@@ -65,8 +65,7 @@ def test_without_repeats_the_spread_is_the_prior_of_four_degrees():
 def test_repeats_are_pooled_with_the_prior():
     """Two groups: 1 and 2 degrees of freedom beside the prior's four."""
     squares = 2 * 0.005**2 + 2 * 0.01**2
-    groups = [[math.exp(-0.005), math.exp(0.005)], [math.exp(-0.01), 1.0, math.exp(0.01)]]
-    spread = process_spread(groups, prior=0.02)
+    spread = process_spread([[math.exp(-0.005), math.exp(0.005)], [math.exp(-0.01), 1.0, math.exp(0.01)]], prior=0.02)
     assert spread.degrees == 7.0
     assert spread.sigma == pytest.approx(math.sqrt((4 * 0.02**2 + squares) / 7))
 
@@ -99,8 +98,7 @@ def test_an_interval_holds_its_estimate_in_the_middle_of_the_logarithm(new, old,
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
 def test_the_variance_is_that_of_either_sides_mean(count):
-    spread = ProcessSpread(0.01, 1e6)
-    estimate, low, high = ratio_interval([[130.0]] * count, [[100.0]], spread)
+    estimate, low, high = ratio_interval([[130.0]] * count, [[100.0]], ProcessSpread(0.01, 1e6))
     assert estimate == pytest.approx(1.3)
     half = 1.96 * 0.01 * math.sqrt(1 + 1 / count)
     assert (math.log(high / estimate), math.log(estimate / low)) == pytest.approx((half, half), rel=1e-4)
@@ -208,8 +206,7 @@ def test_one_odd_run_of_three_or_four_never_erases_a_doubled_speed(odd, gap, cou
     old = [[100.0], [100.0 * (1 + gap)], [100.0 * odd], [100.0]][:count]
     spread = process_spread([medians(old)], prior=prior)
     for new in ([[200.0]], [[200.0], [200.0]]):
-        told = Comparison(*ratio_interval(new, old, spread, confidence=confidence))
-        assert told.verdict is Verdict.FASTER
+        assert Comparison(*ratio_interval(new, old, spread, confidence=confidence)).verdict is Verdict.FASTER
 
 
 # --- blocks in turn -------------------------------------------------------------------------------------------

@@ -90,13 +90,12 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
     record = first(events.TrialMeasured).record
     told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
     (line,) = progress_of(told)
-    assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
+    assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) in the combination, faster")
 
 
 def test_a_record_told_again_is_a_line_only_when_it_reads_otherwise():
     told = first(events.TrialMeasured, "autocast=bfloat16")
-    noisier = replace(told.record.comparison, ci_low=0.95)
-    changed = events.TrialMeasured(replace(told.record, comparison=noisier))
+    changed = events.TrialMeasured(replace(told.record, comparison=replace(told.record.comparison, ci_low=0.95)))
     lines = progress_of([told, told, changed])
     assert len(lines) == 2
     assert lines[1].endswith("unclear")
@@ -322,8 +321,7 @@ def test_an_export_that_is_not_faster_says_so(tmp_path):
 def traced(path):
     """A session whose profile left a trace."""
     state = SessionState.of(sample_history())
-    profile = replace(state.facts.profile, trace_path=str(path))
-    state.apply(events.FactsFound(replace(state.facts, profile=profile)))
+    state.apply(events.FactsFound(replace(state.facts, profile=replace(state.facts.profile, trace_path=str(path)))))
     return state
 
 
@@ -352,8 +350,7 @@ def test_a_session_that_ended_before_its_profile_says_so(tmp_path):
 def test_a_trace_that_is_gone_is_an_error_of_two_lines(tmp_path, kept_trace):
     kept_trace.unlink()
     outputs = Outputs(trace_path=str(tmp_path / "step.json.gz"), export_path=str(tmp_path / "tuned.yaml"))
-    written = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog())
-    [error] = written.errors
+    [error] = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog()).errors
     assert "the trace" in error.message
     assert "Measure again" in error.hint
     assert (tmp_path / "tuned.yaml").exists()

@@ -47,8 +47,7 @@ def verdict(judge, step_ms, **changes):
 def beside(new_ms, old_ms, drift=(1.0,) * 8):
     """Blocks in turn on a machine whose speed drifts by these factors."""
     new = tuple(Block(10, 80, 0.01 * new_ms * factor) for factor in drift)
-    old = tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift)
-    return in_blocks(new, old)
+    return in_blocks(new, tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift))
 
 
 def in_blocks(new, old):

@@ -161,8 +161,7 @@ def test_rounding_is_told_from_faults(errors, rounding, measured):
     ],
 )
 def test_a_workload_that_amplifies_rounding_is_measured_by_that(own, own_error, rounding, error, measured):
-    reference = trained(outputs=own_error, notes=("float64",))
-    context = {"rounding": rounding, "own_rounding": own, "reference": reference}
+    context = {"rounding": rounding, "own_rounding": own, "reference": trained(outputs=own_error, notes=("float64",))}
     assert compare_numerics(trained(outputs=error), TRAINED, Numerics.CLOSE, **context).measured is measured
 
 
@@ -281,8 +280,7 @@ def test_another_draw_may_lie_further_out_than_those_that_were_seen():
 
 
 def test_the_spread_is_the_widest_of_all_pairs():
-    runs = [trained(losses) for losses in (0.0, 0.01, -0.02)]
-    spread = spread_of(runs)
+    spread = spread_of([trained(losses) for losses in (0.0, 0.01, -0.02)])
     assert spread.losses == pytest.approx(0.03, rel=0.02)
     assert spread.outputs == 0
     assert spread.random

@@ -102,8 +102,7 @@ def test_a_gain_on_a_noisy_machine_has_to_clear_what_a_verdict_has_to():
 def test_for_latency_a_larger_batch_is_no_gain(speedup, factor):
     """Twice the samples in twice the time is the same throughput, and a step that is twice as long."""
     by = yardstick(Objective.LATENCY)
-    larger = result(speedup, batch=10 * factor)
-    assert by.gain(larger, compared(speedup)).ratio == pytest.approx(speedup / factor)
+    assert by.gain(result(speedup, batch=10 * factor), compared(speedup)).ratio == pytest.approx(speedup / factor)
     assert by.gain(result(speedup), compared(speedup)).ratio == pytest.approx(speedup)
 
 
@@ -125,8 +124,7 @@ def test_what_is_within_the_noise_of_identical_runs_is_no_gain():
     [(0.97, 0.01, True), (0.91, 0.005, True), (0.91, 0.02, False), (0.85, 0.01, False), (1.3, 0.3, True)],
 )
 def test_a_saving_counts_when_the_whole_interval_keeps_the_speed(speedup, half, helps):
-    by = yardstick(Objective.MEMORY)
-    assert by.helps(result(speedup, memory=0.5), compared(speedup, half=half)) is helps
+    assert yardstick(Objective.MEMORY).helps(result(speedup, memory=0.5), compared(speedup, half=half)) is helps
 
 
 def test_what_is_faster_in_as_little_memory_helps_too_and_ranks_behind_every_saving():
@@ -170,8 +168,7 @@ def calling(p95_ms, speedup=1.0, **changes):
 
 
 def within(limit_ms, own_ms):
-    goal = Goal(latency_limit_ms=limit_ms)
-    return Yardstick(goal, BaselineRecord(calling(own_ms), 100.0, 100.0, half_width=NOISE))
+    return Yardstick(Goal(latency_limit_ms=limit_ms), BaselineRecord(calling(own_ms), 100.0, 100.0, half_width=NOISE))
 
 
 def test_what_exceeds_the_latency_limit_is_not_recommended_however_fast():

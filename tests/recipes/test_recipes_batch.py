@@ -27,8 +27,7 @@ from advisor.workloads.workload import Workload
 @pytest.mark.parametrize("data", ["loader", "batch", "callable"])
 def test_every_kind_of_data_gets_the_new_batch_size(data):
     given = components(data=data)
-    workload = Workload(given.model, given.data, optimizer=given.optimizer)
-    loop = normalise(workload, TargetSpec("m:build", "."))
+    loop = normalise(Workload(given.model, given.data, optimizer=given.optimizer), TargetSpec("m:build", "."))
     changed = components_of(loop, torch.device("cpu"), CATALOG, {"data.batch_size": 8})
     images, labels = next(iter(changed.data)) if data == "loader" else changed.data
     assert len(images) == len(labels) == changed.batch_size == 8
@@ -75,8 +74,7 @@ def test_a_size_without_a_margin_of_memory_is_not_recommended():
 
 
 def with_calls(one, p95_ms):
-    result = replace(one.result, latency=Latency(0.9 * p95_ms, p95_ms, 1.2 * p95_ms, 100))
-    return replace(one, result=result)
+    return replace(one, result=replace(one.result, latency=Latency(0.9 * p95_ms, p95_ms, 1.2 * p95_ms, 100)))
 
 
 CALLED = [with_calls(one, p95_ms) for one, p95_ms in zip(SWEEP, (40.0, 60.0, 110.0), strict=True)]

@@ -35,7 +35,7 @@ def changed(history, kind, **fields):
 
 def test_the_same_session_twice_differs_in_nothing():
     found = by_title(side(sample_history()), side(sample_history()))
-    assert set(found) == {"Baseline", "Stack"}
+    assert set(found) == {"Baseline", "Combination"}
     assert all(row[BEFORE] == row[AFTER] for rows in found.values() for row in rows.values())
     assert "within the intervals" in summary(side(sample_history()), side(sample_history()))
 
@@ -72,8 +72,8 @@ def test_versions_machine_options_and_settings_are_told():
         "accept": "autocast, batch_size=64",
         "key_map": "data.num_workers=loader.jobs",
     }
-    assert found["Settings of the stack"]["precision.autocast"][AFTER] == "float16"
-    assert MISSING in {row[AFTER] for row in found["Settings of the stack"].values()}
+    assert found["Settings of the combination"]["precision.autocast"][AFTER] == "float16"
+    assert MISSING in {row[AFTER] for row in found["Settings of the combination"].values()}
 
 
 def test_different_targets_stand_side_by_side_without_a_ratio():

@@ -8,6 +8,7 @@ import tui_histories as histories
 from report_text import html_block, html_report, markdown_report
 from sample_session import cpu_history, detailed_history, sample_request
 
+from advisor.experiment.events import TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.recipe.catalog import load_catalog
 from advisor.report.pictures import batch_chart, forest_chart, phases_chart, pictures, steps_chart
@@ -32,11 +33,25 @@ def test_every_setting_has_the_bar_of_its_interval(state) -> None:
     assert [bar.name for bar in bars] == [row.name for row in measured]
     assert [bar.start > own.start for bar in bars] == [row.figures.effect.ci_low > 1 for row in measured]
     assert [place for place, _ in chart.ticks] == sorted(place for place, _ in chart.ticks)
+    assert all(bar.start <= bar.point <= bar.end for bar in (together, *bars))
+    assert chart.line == own.start, "a line through all bars at 1x"
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_the_point_of_a_combination_is_hollow_until_it_is_confirmed(state, confirmed) -> None:
+    record = replace(state.trials["autocast=bfloat16"], settings=state.stack_settings, contribution=None)
+    state.apply(TrialMeasured(record))  # it was only measured with the others
+    state.measured_stack = replace(state.stack, confirmed=confirmed)
+    hollow = {bar.name: bar.hollow for bar in forest_chart(state).bars if bar.point is not None}
+    assert hollow.pop("all 4 together") == hollow.pop("autocast=bfloat16") != confirmed
+    assert not any(hollow.values()), "the others have trials of their own"
+    assert html_block(forest_chart(state)).count("point hollow") == (0 if confirmed else 2)
+    state.measured_stack = replace(state.stack, settings=dict([state.stack_settings.popitem()]))
+    assert not [bar for bar in forest_chart(state).bars if "together" in bar.name], "it is of one setting"
 
 
 def test_phases_are_those_of_the_step_before_and_after(state) -> None:
-    chart = phases_chart(state)
-    before, after = chart.bars
+    before, after = phases_chart(state).bars
     assert "".join(part.name[0] for part in before.parts) == "dhflboz"
     assert [part.size for part in after.parts] == list(AFTER.values())
     state.measured_stack = replace(state.stack, result=replace(state.stack.result, phases={}))
@@ -44,8 +59,7 @@ def test_phases_are_those_of_the_step_before_and_after(state) -> None:
 
 
 def test_step_times_are_a_span_and_a_series_of_blocks(state) -> None:
-    chart = steps_chart(state)
-    baseline, stack = chart.bars
+    baseline, stack = steps_chart(state).bars
     assert stack.end < baseline.start
     assert len(baseline.details[1]) == len(state.baseline.result.blocks)
 
@@ -74,8 +88,7 @@ def test_every_picture_is_well_formed_and_a_users_name_is_text(state) -> None:
     for chart in pictures(state):
         Xml.fromstring(html_block(chart))
     chart = forest_chart(state)
-    evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
-    drawn = html_block(replace(chart, bars=(evil,), title="<b>"))
+    drawn = html_block(replace(chart, bars=(replace(chart.bars[1], name='<script>"&', text="</svg>"),), title="<b>"))
     assert [text for one in Xml.fromstring(drawn).iter("b") for text in one.itertext()] == ['<script>"&']
     assert "<script" not in drawn
 

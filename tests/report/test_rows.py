@@ -11,6 +11,7 @@ from advisor.experiment.events import Decided, Event, TrialMeasured
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Outcome, TrialResult
 from advisor.report.rows import Against, Figures, Tick, ranking
+from advisor.report.settings import setting_sections
 
 
 def moments(history: list[Event]) -> Iterator[SessionState]:
@@ -19,6 +20,11 @@ def moments(history: list[Event]) -> Iterator[SessionState]:
     for event in history:
         state.apply(event)
         yield state
+
+
+def exported(state: SessionState) -> set[str]:
+    """The candidates whose values the combination has."""
+    return {name for name, one in state.candidates.items() if state.stack_settings.get(one.key) == one.value}
 
 
 @pytest.fixture
@@ -39,16 +45,20 @@ def test_every_speed_up_is_the_quotient_of_its_step_times_and_no_cell_is_empty(n
             assert figures.before_ms / figures.after_ms == pytest.approx(figures.effect.speedup)
             if figures.against is Against.BASELINE:  # there is one baseline
                 assert figures.before_ms == found.step_ms
+        for row in found.every if found.together else ():  # and one step time with the combination
+            if row.figures and row.figures.against is not Against.BASELINE:
+                step_ms = row.figures.after_ms if row.key in exported(state) else row.figures.before_ms
+                assert step_ms == pytest.approx(found.together.after_ms)
 
 
 def test_a_setting_measured_with_others_only_has_their_step_with_and_without_it(state):
     record = state.trials["autocast=bfloat16"]
     contribution = Comparison(1.25, 1.2, 1.3)
-    settings = dict(state.stack_settings)
+    in_one_run = Comparison(1.8, 1.5, 2.1)  # of the same settings, before they took turns with the baseline
     together = replace(
         record,
-        settings=settings,
-        comparison=state.stack.comparison,
+        settings=dict(state.stack_settings),
+        comparison=in_one_run,
         contribution=contribution,
         result=state.stack.result,
     )
@@ -91,9 +101,7 @@ def test_what_waits_is_one_line_until_the_end():
 
 def test_a_star_is_recommended_and_the_tick_is_what_is_exported(state):
     for row in ranking(state).every:
-        exported = state.stack_settings.get(row.candidate.key) == row.candidate.value
-        assert row.star == exported
-        assert (row.tick is Tick.ON) == exported
+        assert row.star == (row.tick is Tick.ON) == (row.key in exported(state))
 
 
 def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_reason():
@@ -107,9 +115,14 @@ def test_what_a_person_accepts_waits_and_then_is_exported_or_refused_with_the_re
     assert ranking(state).row(name).tick is Tick.ON
 
 
-def test_what_a_person_rejects_leaves_at_once():
-    state = SessionState.of([*histories.whole(), Decided("autocast", Decision.REJECTED)])
+@pytest.mark.parametrize("history", [histories.whole(), histories.contributed()], ids=["alone", "with others"])
+def test_what_a_person_rejects_leaves_at_once_and_rescales_nothing_that_was_measured(history):
+    state = SessionState.of(history)
+    before = ranking(state)
+    state.apply(Decided("autocast", Decision.REJECTED))
     row = ranking(state).row("autocast=bfloat16")
+    assert ranking(state).step_ms == before.step_ms
+    assert {one.key: one.figures for one in ranking(state).every} == {one.key: one.figures for one in before.every}
     assert (row.tick, row.rejected, row.star) == (Tick.OFF, True, False)
     assert ranking(state).together is None
     assert "rejected" in ranking(state).pending
@@ -133,6 +146,14 @@ def test_a_failed_setting_says_why(state):
     row = ranking(state).row(record.candidate.name)
     assert row.figures is None
     assert row.note == "failed: no kernel. Try another mode."
+
+
+def test_a_note_on_ones_own_settings_stands_on_no_other_card(state):
+    row, notes = ranking(state).rows[0], ("a batch of 32 samples", "2 graph breaks")
+    state.baseline = replace(state.baseline, result=replace(state.baseline.result, notes=notes[:1]))
+    noted = replace(row, record=replace(row.record, result=replace(row.record.result, notes=notes)))
+    facts = setting_sections(noted, state, None)[0].blocks[0]
+    assert [text for name, text in facts.rows if name == "Note"] == ["2 graph breaks"]
 
 
 def test_words_have_the_sign_of_what_they_are_against():

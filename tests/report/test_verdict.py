@@ -73,8 +73,7 @@ def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings(
     state.trials = {name: replace(one, comparison=Comparison(1.2, 0.1, 9.0)) for name, one in state.trials.items()}
     assert not no_result(state)[1]
     assert "it is unclear whether anything helps" in verdict(state)
-    pairs = together(2)
-    state.combinations = pairs.combinations
+    state.combinations = together(2).combinations
     assert not no_result(state)[1], "two sets were judged, and no setting alone"
     same = Comparison(1.0, 0.99, 1.01)
     state.trials = {name: replace(record, comparison=same) for name, record in state.trials.items()}

@@ -123,8 +123,7 @@ def test_an_object_is_moved_by_its_own_method(non_blocking):
 
 
 def test_what_an_object_moved_itself_gets_the_layout_and_the_type_too():
-    move = mover(torch.device("cpu"), memory_format="channels_last", dtype="bfloat16")
-    moved = move(Movable(ones(2, 3, 4, 4)))
+    moved = mover(torch.device("cpu"), memory_format="channels_last", dtype="bfloat16")(Movable(ones(2, 3, 4, 4)))
     assert moved.x.is_contiguous(memory_format=torch.channels_last)
     assert {tensor.dtype for tensor in tensors_of(moved)} == {torch.bfloat16}
 

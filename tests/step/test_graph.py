@@ -394,8 +394,7 @@ def test_optimizers_among_the_arguments_of_a_partial_step():
 
 def test_a_step_of_ones_own_returns_what_it_returns():
     model = net()
-    optimizer = adam(model.parameters())
-    train = plain(model, optimizer, of_model)
+    train = plain(model, adam(model.parameters()), of_model)
     step = own_step(lambda batch: {"loss": train(batch), "parts": (batch[0].sum(), 3), "name": "one"}, model)
     data = batches()
     results = [step(batch) for batch in data]

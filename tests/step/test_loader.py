@@ -113,8 +113,7 @@ def test_loaders_of_libraries_keep_their_class():
     graphs = [geometric.data.Data(x=torch.ones(2, 1)) for _ in range(6)]
     made = rebuild(geometric.loader.DataLoader(graphs, batch_size=3, follow_batch=["x"]), num_workers=1)
     assert (type(made), made.follow_batch) == (geometric.loader.DataLoader, ["x"])
-    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
-    prepared = accelerator.prepare(DataLoader(Numbers(), batch_size=4))
+    prepared = pytest.importorskip("accelerate").Accelerator(cpu=True).prepare(DataLoader(Numbers(), batch_size=4))
     assert type(rebuild(prepared, num_workers=1)).__name__ == type(prepared).__name__
 
 

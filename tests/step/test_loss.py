@@ -198,8 +198,7 @@ def named(batch):
     ],
 )
 def test_the_forms_on_pairs_and_mappings(model, loss, batch, compiled):
-    inner = getattr(model, "linear", model)
-    expected = functional.cross_entropy(inner(LABELLED[0]), LABELLED[1]).item()
+    expected = functional.cross_entropy(getattr(model, "linear", model)(LABELLED[0]), LABELLED[1]).item()
     assert step_with(model, loss, **compiled)(batch).item() == pytest.approx(expected)
 
 

@@ -117,8 +117,7 @@ def test_hooks_names_and_what_a_class_keeps_stay():
 def test_groups_added_later_have_the_options():
     model, optimizer = made()
     set_options(optimizer, foreach=True)
-    late = nn.Parameter(torch.ones(2))
-    optimizer.add_param_group({"params": [late], "lr": 0.5})
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "lr": 0.5})
     train(model, optimizer)
     assert optimizer.param_groups[2]["foreach"] is True
     saved = optimizer.state_dict()["param_groups"]

@@ -83,8 +83,7 @@ def test_the_memory_format_reaches_the_batches():
     model.register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
     )
-    step = train_step(model, sgd(model.parameters()), memory_format="channels_last")
-    step(batches(1)[0])
+    train_step(model, sgd(model.parameters()), memory_format="channels_last")(batches(1)[0])
     assert seen == [True]
 
 

@@ -28,8 +28,7 @@ def loader():
 def test_a_file_from_a_gpu_works_on_the_cpu(model):
     tuning = Tuning({"step.cuda_graph": True, "data.pin_memory": True, "backends.cudnn_benchmark": True})
     model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
-    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
-    assert torch.isfinite(step(next(iter(batches))))
+    assert torch.isfinite(tuning.train_step(model, optimizer, nn.CrossEntropyLoss())(next(iter(batches))))
     assert torch.backends.cudnn.benchmark is False
 
 

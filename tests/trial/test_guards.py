@@ -47,8 +47,7 @@ def test_what_compiles_beside_a_trial_is_no_stranger():
     beside = frozenset({77})
     ours = of_us({77, ME}, before=beside, beside=beside)
     assert ours == {77, ME}
-    both = reading(pids=frozenset({77, ME}), sm_percent={ME: 60, 77: 38})
-    assert disturbance_of_gpu([both] * 3, ours, 90) == ""
+    assert disturbance_of_gpu([reading(pids=frozenset({77, ME}), sm_percent={ME: 60, 77: 38})] * 3, ours, 90) == ""
     assert not of_us({STRANGER}, {STRANGER, STRANGER + 1}, before=BEFORE, beside=beside)
 
 

@@ -73,8 +73,7 @@ def test_a_fused_step_is_not_offered_for_sparse_gradients(layer, fuses):
     model, ids = nn.Sequential(layer, nn.Linear(2, 1)), torch.zeros(4, 3, dtype=torch.long)
 
     def offered(optimizer):
-        facts = inspected(model, ids, lambda model, batch: model(batch).sum(), optimizer)
-        return facts.optimizer.implementations
+        return inspected(model, ids, lambda model, batch: model(batch).sum(), optimizer).optimizer.implementations
 
     assert ("fused" in offered(torch.optim.SGD)) is fuses
     assert "fused" in offered(torch.optim.SGD(model[1].parameters(), lr=0.1))
@@ -99,8 +98,7 @@ def test_an_optimizer_that_has_made_steps_is_told_from_a_new_one():
 
 @pytest.mark.process
 def test_a_model_in_the_wrapper_of_fabric_has_its_own_name():
-    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
-    model = fabric.setup_module(nn.Linear(4, 2))
+    model = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1).setup_module(nn.Linear(4, 2))
     assert inspected(model, (torch.randn(4, 4), torch.arange(4) % 2)).model == "Linear"
 
 

@@ -61,8 +61,7 @@ def clock_of(monkeypatch):
 def test_blocks_are_reported_as_they_come_but_not_all_of_short_ones(clock_of):
     reported = []
     clock, _ = clock_of(0.1)
-    blocks = measure(clock, 0.1, 2.4, report=reported.append)
-    assert reported == blocks[::3]
+    assert reported == measure(clock, 0.1, 2.4, report=reported.append)[::3]
 
 
 def test_measured_blocks_give_the_percentiles_of_steps(clock_of):
@@ -174,8 +173,7 @@ def test_how_long_a_step_is_warmed_up(clock_of, times, options, steps, steady):
 def test_the_steps_before_it_count_towards_the_limit_of_warming_up(clock_of, earlier, least_s, most_s):
     """Beside other programs steps of half a second were warmed up for as long again as the five before."""
     clock, _ = clock_of(*(0.1 * 1.1**place for place in range(40)))
-    warm = warm_up(clock, limit_s=2.0, earlier=earlier, earlier_step_s=0.12)
-    assert least_s <= warm.seconds <= most_s
+    assert least_s <= warm_up(clock, limit_s=2.0, earlier=earlier, earlier_step_s=0.12).seconds <= most_s
 
 
 def test_precision_is_that_of_a_median_of_normal_values():
@@ -213,8 +211,7 @@ class Bursts:
 @pytest.mark.gpu
 def test_blocks_that_flow_into_one_another_take_what_the_loop_takes():
     device = torch.device("cuda")
-    bursts = Bursts(device)
-    clock = StepClock(device, bursts, lambda most: STEPS_PER_EPOCH)
+    clock = StepClock(device, Bursts(device), lambda most: STEPS_PER_EPOCH)
     clock.run(2 * STEPS_PER_EPOCH)
     loop_s = clock.run(40 * STEPS_PER_EPOCH).seconds / 40
     waiting = [clock.run(STEPS_PER_EPOCH) for _ in range(24)]
@@ -254,8 +251,7 @@ def test_work_in_a_stream_of_the_steps_own_is_timed_too():
     """Marks in the current stream do not see it."""
     clock = products(torch.cuda.Stream())
     step_s = clock.run(100).seconds / 100
-    step_ms = median(block.step_ms for block in measure(clock, step_s, 0.4))
-    assert step_ms == pytest.approx(1e3 * step_s, rel=0.1)
+    assert median(block.step_ms for block in measure(clock, step_s, 0.4)) == pytest.approx(1e3 * step_s, rel=0.1)
 
 
 @pytest.mark.gpu

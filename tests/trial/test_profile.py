@@ -62,8 +62,7 @@ def test_long_steps_are_timed_less_often(limit_s, steps):
             taken.append(time.sleep(0.045))
             return inputs
 
-    step = InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu"))
-    measure_phases(step, Feed(torch.ones(2)), limit_s=limit_s)
+    measure_phases(InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu")), Feed(torch.ones(2)), limit_s=limit_s)
     assert len(taken) <= steps
 
 

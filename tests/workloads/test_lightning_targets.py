@@ -77,8 +77,7 @@ def test_a_module_that_optimizes_by_hand_is_its_own_step(parts, left_in_a_step):
     before = [parameter.detach().clone() for parameter in module.parameters()]
     step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
     output = module.nets[1](module.nets[0](parts.BATCH[0])).detach()
-    first = float(step(parts.BATCH))
-    assert first > float(output.square().mean()), "the sum of both losses"
+    assert float(step(parts.BATCH)) > float(output.square().mean()), "the sum of both losses"
     assert not any(map(torch.equal, before, module.parameters()))
     assert all(parameter.requires_grad for parameter in module.parameters())
     assert [group["lr"] for group in loop.optimizer.param_groups] == [0.05, 0.05]

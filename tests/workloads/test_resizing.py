@@ -47,8 +47,7 @@ def test_nested_containers_keep_their_types():
 
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_resized_tensor_keeps_its_memory_format_and_gradient_flag(size):
-    images = torch.zeros(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_()
-    new = resize_batch(images, size)
+    new = resize_batch(torch.zeros(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_(), size)
     assert new.is_contiguous(memory_format=torch.channels_last)
     assert new.requires_grad
     assert new.is_leaf

@@ -137,10 +137,9 @@ class ExportView(View):
         if not self.display:
             return
         chosen, found = self.chosen, self.context.state.verification
-        name, stays = self._paths[chosen.id] or chosen.default_name, "; your own file stays"
-        first = Content.assemble(
-            ("1  s", "bold $accent"), f" writes {name}{stays if chosen.language == 'diff' else ''}"
-        )
+        name = self._paths[chosen.id] or chosen.default_name
+        stays = "; your own file stays" if chosen.language == "diff" else ""
+        first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{stays}")
         if found and Path(found.path).name == Path(name).name:
             words = verified_words(found)
             worked = Content.styled(f"✓ {words}", "$success")

@@ -61,7 +61,7 @@ class ProfileView(View):
         text = Content("\n").join(lines)
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
-        found = profile_sections(state, self.context.catalog)
+        found = profile_sections(state, self.context.catalog, waiting)
         self._sections.set_class(bool(found), "panel")  # a frame is for what is known
         self._sections.show(found or (section("", waiting),))
         self._show_operators(profile)
@@ -70,8 +70,7 @@ class ProfileView(View):
         """Draw the operators, the longest first; on a CPU there is no GPU's column."""
         on_device, rows = by_own_time(() if profile is None else profile.operators)
         figures = [*([_DEVICE] if on_device else []), _HOST, _CALLS]
-        width = self.width // 2 if self.width >= BROAD else self.width
-        room = width - _FRAME - 1 - sum(column.width + 2 for column in figures) - 2
+        room = self.width // (2 if self.width >= BROAD else 1) - _FRAME - 3 - sum(one.width + 2 for one in figures)
         columns = [Column("name", "operator", max(_LEAST_NAME, room)), *figures]
         self._table.show(columns, {str(place): _cells(row) for place, row in enumerate(rows)})
         self._operators.border_title = "Operators, per step"

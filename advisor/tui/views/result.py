@@ -14,8 +14,7 @@ from textual.widgets import Digits, Static
 from advisor.experiment.control import RAISE_BUDGET, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_ms, format_within
-from advisor.records import Comparison
-from advisor.report.document import Section, section
+from advisor.report.document import Section, grouped, section
 from advisor.report.pictures import phase_bars
 from advisor.report.rows import Figures, Ranking, Row, Tick
 from advisor.report.settings import setting_sections, stack_blocks
@@ -111,8 +110,8 @@ class ResultView(ListView):
         for fold in context.ranking.folds:
             if fold.key == self.selected:
                 tries = f"{context.tries} tries it"
-                entries = (f"{name}: {reason.replace(RAISE_BUDGET, tries)}" for name, reason in fold.entries)
-                return fold.title, (section("", tuple(entries)),)
+                told = (f"{names}: {reason.replace(RAISE_BUDGET, tries)}" for names, reason in grouped(fold.entries))
+                return fold.title, (section("", tuple(told)),)
         return "Your settings", session_card(state, context.catalog, context.budget_s)
 
     # --- keys ------------------------------------------------------------------------------------------------
@@ -153,10 +152,8 @@ class ResultView(ListView):
 
     def action_unfold(self, unfold: bool) -> None:
         """Show what is folded under the selected row, or fold it again."""
-        parents = [
-            row.key for row in self.context.ranking.rows if any(value.key == self.selected for value in row.values)
-        ]
-        name = parents[0] if parents else self.selected
+        rows, name = self.context.ranking.rows, self.selected
+        name = next((row.key for row in rows if name in [value.key for value in row.values]), name)
         self.unfolded = self.unfolded | {name} if unfold else self.unfolded - {name}
         self.table.go_to(name)
 
@@ -200,8 +197,7 @@ def columns_of(width: int) -> tuple[Column, ...]:
             room -= wide.width - narrow.width
     wider = {_NAME: min(max(0, room), _LONGEST_NAME - _NAME.width)}
     wider[_BAR] = min(max(0, room - wider[_NAME]), _WIDEST_BAR - _BAR.width)
-    shown = (column for column in _LEFT_TO_RIGHT if column in kept)
-    return tuple(replace(column, width=column.width + wider.get(column, 0)) for column in shown)
+    return tuple(replace(one, width=one.width + wider.get(one, 0)) for one in _LEFT_TO_RIGHT if one in kept)
 
 
 Cells = dict[str, Cell]
@@ -213,8 +209,7 @@ def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Colu
     ranking, state, open_rows = context.ranking, context.state, set(unfolded)
     rows: dict[str, Cells] = {}
     bar = next((column.width for column in columns if column.key == "bar"), 0)
-    scale, width = (*_scale(ranking), bar), columns[0].width
-    count = len(state.stack_settings)
+    scale, width, count = (*_scale(ranking), bar), columns[0].width, len(state.stack_settings)
     if ranking.together and count > 1:
         name = Content.assemble(("★ ", "$accent"), (f"all {count} together", "bold"))
         rows[TOGETHER] = {**_figure_cells(ranking.together, scale), "name": Cell(name, ""), "tick": _ticked(Tick.ON)}
@@ -236,15 +231,12 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
         return {"name": name}
     step = Cell(Content(format_ms(ranking.step_ms)), ranking.step_ms)
     memory = Cell(Content(format_bytes(state.baseline_bytes)), state.baseline_bytes)
-    within = format_within(state.baseline.half_width) if state.baseline else ""
     return {
         "name": name,
         "speed": Cell(Content("1x"), -1.0),
-        "bar": Cell(Content.styled(within, DIM)),
-        "step": step,
-        "steps": step,
-        "memory": memory,
-        "memories": memory,
+        "bar": Cell(Content.styled(format_within(state.baseline.half_width) if state.baseline else "", DIM)),
+        **dict.fromkeys(("step", "steps"), step),
+        **dict.fromkeys(("memory", "memories"), memory),
         "numerics": Cell(Content.styled("yours", DIM)),
     }
 
@@ -272,14 +264,13 @@ def _ticked(tick: Tick, *, consent: bool = False) -> Cell:
 
 def _figure_cells(figures: Figures, scale: Scale) -> Cells:
     colour = COLOURS.get(figures.verdict, DIM)
-    _, peak = figures.memory_bytes
-    numerics = figures.numerics
+    peak, numerics = figures.memory_bytes[1], figures.numerics
     worse = numerics is not None and numerics.worse_than_declared
     gain, bold = -figures.effect.speedup, f"bold {colour}" if colour != DIM else DIM
     measured = Content.styled(numerics.measured.value if numerics else "unknown", "$error" if worse else "")
     return {
         "speed": Cell(Content.styled(figures.speed, bold), gain),
-        "bar": Cell(Content.styled(_drawn(figures.effect, scale), colour), gain),
+        "bar": Cell(Content.styled(_drawn(figures, scale), colour), gain),
         "step": Cell(Content(format_ms(figures.after_ms)), figures.after_ms),
         "steps": Cell(Content(figures.steps), figures.after_ms),
         "memory": Cell(Content(format_bytes(peak)), peak),
@@ -290,16 +281,15 @@ def _figure_cells(figures: Figures, scale: Scale) -> Cells:
 
 def _scale(ranking: Ranking) -> tuple[float, float]:
     """The ends of the line of all intervals: no further than twice as far as the largest speed-up from 1x."""
-    effects = [row.figures.effect for row in ranking.rows if row.figures]
-    effects += [ranking.together.effect] if ranking.together else []
+    effects = [known.effect for known in (ranking.together, *(row.figures for row in ranking.rows)) if known]
     low = min([0.9, *(max(effect.ci_low, effect.speedup / 1.5) for effect in effects)])
     high = max([1.25, *(min(effect.ci_high, effect.speedup * 1.5) for effect in effects)])
     return max(0.05, low), max(high, 1.1 * max(0.05, low))
 
 
-def _drawn(comparison: Comparison, scale: Scale) -> str:
-    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm."""
-    low, high, width = scale
+def _drawn(figures: Figures, scale: Scale) -> str:
+    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm; ``○`` if unconfirmed."""
+    (low, high, width), effect = scale, figures.effect
     if not width or not all(map(math.isfinite, scale)):
         return ""
 
@@ -307,9 +297,9 @@ def _drawn(comparison: Comparison, scale: Scale) -> str:
         share = math.log(max(ratio, 1e-6) / low) / math.log(high / low)
         return round(max(0.0, min(1.0, share)) * (width - 1))
 
-    begin, middle, end = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    begin, middle, end = (place(ratio) for ratio in (effect.ci_low, effect.speedup, effect.ci_high))
     cells = [" "] * width
     cells[place(1.0)] = "│"
     cells[begin : end + 1] = "─" * (end + 1 - begin)
-    cells[middle] = "●"
+    cells[middle] = "●" if figures.confirmed else "○"
     return "".join(cells)

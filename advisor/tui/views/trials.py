@@ -17,7 +17,7 @@ from advisor.report.several_gpus import row_words
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
-from advisor.tui.text import DIM, trial_name, waiting_text
+from advisor.tui.text import DIM, LISTED, trial_name, waiting_text
 from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import LogTail, TextPane
@@ -93,10 +93,13 @@ class TrialsView(ListView):
         kept, room = fitting(_BY_WEIGHT, self.table_width)
         name = replace(_NAME, width=_NAME.width + max(0, room - 2))
         columns = [name if each is _NAME else each for each in (_NUMBER, *_BY_WEIGHT[:4], _TOOK) if each in kept]
-        numbered = enumerate(self._runs.values(), 1)
-        self.table.show(columns, {run.name: self._cells(number, run, name.width) for number, run in numbered})
+        first, numbered = (
+            next((name for name in self._runs if name.startswith(LISTED)), ""),
+            enumerate(self._runs.values(), 1),
+        )
+        self.table.show(columns, {run.name: self._cells(number, run, (name.width, first)) for number, run in numbered})
 
-    def _cells(self, number: int, run: Run, width: int) -> dict[str, Cell]:
+    def _cells(self, number: int, run: Run, short: tuple[int, str]) -> dict[str, Cell]:
         result, state = run.result, self.context.state
         running = result is None and state.finished is None
         ended = "running" if running else (result.outcome if result else Outcome.CANCELLED).value.replace("_", " ")
@@ -104,7 +107,7 @@ class TrialsView(ListView):
         style = "$accent" if running else DIM if well else "$warning"
         peak, wall_s = (result.peak_reserved_bytes, result.wall_s) if result else (None, None)
         step_ms = median(state.live_ms) if run.name == state.running and state.live_ms else run.step_ms
-        name = Content.styled(trial_name(run.name, width), "$accent" if running else "")
+        name = Content.styled(trial_name(run.name, *short), "$accent" if running else "")
         return {
             "number": Cell(Content.styled(str(number), DIM), number),
             "name": Cell(name, run.name),
@@ -158,4 +161,4 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
         yield "Energy", energy
     if result.gpu and (readings := gpu_words(result.gpu)):
         yield "GPU", readings
-    yield from doubts_and_notes(result)
+    yield from doubts_and_notes(result, state)

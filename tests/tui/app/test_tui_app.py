@@ -223,8 +223,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             await press(pilot, "question_mark")
             assert isinstance(app.screen, TextScreen)
             text = " ".join(pane_text(app.screen.query_one(TextPane)).split())
-            told = {key.id for key in KEYS if key.binding.tooltip in text}
-            assert told == {key.id for key in KEYS} & able
+            assert {key.id for key in KEYS if key.binding.tooltip in text} == {key.id for key in KEYS} & able
             assert footer <= able
             assert "95 % where it was measured in turn" in text
             await pilot.press("escape")
@@ -269,8 +268,7 @@ async def test_the_palette_depends_on_the_view() -> None:
 @pytest.mark.usefixtures("own_state")
 async def test_the_palette_changes_the_theme() -> None:
     async with driven(histories.whole()) as (pilot, app, _control):
-        commands = {command.title: command for command in app.get_system_commands(app.screen)}
-        commands["Theme"].callback()
+        {command.title: command for command in app.get_system_commands(app.screen)}["Theme"].callback()
         await settle(pilot)
         app.screen.query_one(Input).value = "nord"
         await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)

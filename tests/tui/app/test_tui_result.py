@@ -69,13 +69,21 @@ async def test_the_headline_follows_what_is_known() -> None:
         assert "backward 59 %" in screen_text(app)
 
 
+async def test_only_a_confirmed_combination_is_a_full_point() -> None:
+    async with driven(histories.whole()[:-1], hold=True) as (pilot, app, _control):
+        assert "●" in setting_cell(app, "together", "bar")
+        await tell(pilot, events.StackMeasured(replace(histories.STACK, confirmed=False)))
+        assert "○" in setting_cell(app, "together", "bar")
+        assert "●" in setting_cell(app, histories.LAST.candidate.name, "bar"), "measured alone"
+
+
 async def test_what_had_no_time_is_offered() -> None:
-    late = replace(histories.LAST, result=TrialResult(Outcome.SKIPPED, "no time: raise --budget to try it"))
-    history = [*histories.whole()[:-1], events.TrialMeasured(late), histories.whole()[-1]]
-    async with driven(history) as (pilot, app, _control):
-        assert "1 not tried (out of time). R tries them" in headline(app)
+    skipped = TrialResult(Outcome.SKIPPED, "no time: raise --budget to try it")
+    late = [events.TrialMeasured(replace(one, result=skipped)) for one in (histories.LAST, histories.WORKERS)]
+    async with driven([*histories.whole()[:-1], *late, histories.whole()[-1]]) as (pilot, app, _control):
+        assert "2 not tried (out of time). R tries them" in headline(app)
         await press(pilot, "end", "up")
-        assert "channels_last=channels_last: no time: R tries it" in card(app)
+        assert "channels_last=channels_last, num_workers=4: no time: R tries it" in card(app)
 
 
 async def test_a_busy_machine_is_told_in_amber_with_the_key_that_waits() -> None:

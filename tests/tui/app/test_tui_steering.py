@@ -79,7 +79,7 @@ async def test_leaving_while_something_is_measured_is_asked_about_also_from_anot
         assert control.calls == [("run",)], "no other key does anything"
         await tell(pilot, events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
         await press(pilot, "q")
-        assert "stack of 2 is not finished." in screen_text(app)
+        assert "combination of 2 is not finished." in screen_text(app)
         await press(pilot, "n")
         assert app.is_running
         await press(pilot, "question_mark")
@@ -156,7 +156,7 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
         assert [
-            text for text in ("stack, in turn with the baseline", "warming up", "0:12 left") if text not in shown
+            text for text in ("combination, in turn with the baseline", "warming up", "0:12 left") if text not in shown
         ] == []
         control.stop()
         await until(pilot, lambda: not app.context.busy_with)

@@ -11,6 +11,7 @@ from advisor.experiment import events
 from advisor.machine.host import sample_host
 from advisor.records import Profile
 from advisor.tui.main_screen import MainScreen
+from advisor.tui.text import trial_name
 from advisor.tui.widgets.lines import GaugeStrip, KeyFooter
 from advisor.tui.widgets.table import Table
 
@@ -55,15 +56,29 @@ async def test_a_broad_profile_shows_all_and_tab_goes_through_it() -> None:
 
 
 async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> None:
-    phases = Profile(10.0, {"forward": 4.0, "backward": 6.0}, phases_alone=True)
+    phases = Profile(9.0, {"forward": 4.0, "backward": 6.0}, phases_alone=True)
     told = histories.start()
     facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
     told.append(events.FactsFound(replace(facts, profile=phases)))
     async with driven(told, hold=True) as (pilot, app, _control):
         await press(pilot, "2")
-        assert "backward" in screen_text(app)
+        for text in ("backward", "add up to 10.0 ms, the step takes 9.00 ms", "What limits", "taken soon after"):
+            assert text in screen_text(app), text
         assert "Waits and habits" not in screen_text(app), "there is no empty panel"
-        assert "No coding habit" not in screen_text(app)
+
+
+def test_combinations_are_told_apart_by_how_they_differ_from_the_first() -> None:
+    first, *others = (
+        "stack: model.memory_format: channels_last, optimizer.implementation: fused",
+        "stack: compile.mode: default, optimizer.implementation: fused",
+        "again: model.memory_format: channels_last, optimizer.implementation: foreach",
+    )
+    assert trial_name(first, 30, first) == "combination of 2"
+    names = [trial_name(name, 44, first) for name in others]
+    assert names == ["2, with mode=default, without channels_last", "2, with implementation=foreach, again"]
+    told = "stack without fused_optimizer", "stack, confirmed", "baseline, beside the stack"
+    assert "stack" not in " ".join(map(trial_name, told)), "as old journals name them"
+    assert trial_name(told[0], 24) == "without fused_optimizer"
 
 
 def keys_line(app) -> str:
