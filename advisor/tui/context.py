@@ -110,7 +110,7 @@ class Context:
         return running and not self.paused and any(map(is_about_others, self.state.messages))
 
     def take(self, event: events.Event) -> None:
-        """Have the state and the clocks follow an event."""
+        """Update the state and the clocks for an event."""
         self.state.apply(event)
         self.version += not isinstance(event, _LIVE)
         match event:
