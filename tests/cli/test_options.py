@@ -13,8 +13,6 @@ from advisor.figures.options import device_of, names_of, seconds_of
 from advisor.judging.objective import Goal
 from advisor.records import Mode, Numerics, Objective
 
-# --- values ---------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("read", "texts", "value"),
@@ -74,9 +72,6 @@ def test_a_score_is_asked_for():
     assert (request.max_drop, request.eval_steps) == (0.005, 20)
     assert parse(["m:b"]).request.eval_steps == 100
     assert parse(["m:b", "--eval", "m:evaluate", "--min-score=1e-05"]).request.min_score == 1e-5
-
-
-# --- the command line -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -242,9 +237,6 @@ def test_version_and_help_exit_by_themselves(word, capsys):
     options = {name for one in measure_parser("")._actions for name in one.option_strings if name.startswith("--")}
     wanted = (*(f"{topic}: " for topic in TOPICS), *(f"perf-advisor {name}" for name in COMMANDS), *options)
     assert [name for name in wanted if name not in text] == [] or (word == "--version" and "perf-advisor 0." in text)
-
-
-# --- files ----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
