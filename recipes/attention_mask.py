@@ -35,7 +35,7 @@ class AttentionMask(LoaderRecipe):
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
         if not facts.workload.empty_masks:
-            return Skip("the first batches are no dicts with a mask that masks nothing in any of them")
+            return Skip("no batch has an attention mask that is all ones")
         if facts.workload.takes_arguments_only:
             return Skip("the Trainer makes its loader itself; drop the masks in its data_collator")
         return Skip(loader.copy_problem) if loader and loader.copy_problem else ["dropped"]

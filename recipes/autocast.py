@@ -3,7 +3,7 @@
 What it does: Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in
 float32. Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
 
-Why it helps: Half-precision tensor cores do several times float32's arithmetic, and activations take half the bytes.
+Why it helps: Units for half precision do several times float32's arithmetic, and activations take half the bytes.
 
 When it does not: Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast
 units for the type, and CPUs without AVX-512 BF16 or AMX, gain nothing.

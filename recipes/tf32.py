@@ -4,8 +4,8 @@ What it does: Lets float32 matrix products run on the tensor cores, which round 
 (`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
 switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
 
-Why it helps: Ampere and later GPUs multiply TensorFloat-32 several times faster than float32, and neither the model nor
-the loop has to change. CPUs with AMX multiply bfloat16 one and a half to four times as fast.
+Why it helps: Products of rounded inputs are several times faster: TensorFloat-32 on Ampere and later GPUs, bfloat16 on
+CPUs with AMX (one and a half to four times). Neither the model nor the loop has to change.
 
 When it does not: Nothing changes under autocast, with half-precision weights, or where the step waits for input or
 launches. A convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so

@@ -57,9 +57,9 @@ class Threads(Recipe):
 
 
 def _left_by_others(facts: Facts) -> int:
-    """The threads that get a core each beside other programs; 0 where all of the present ones do.
+    """Return how many threads get a core each beside other programs; 0 if all present threads do.
 
-    Half of them at least: a baseline that wants all cores leaves others half of the time, however much they want.
+    At least half of them: on cores that the baseline uses, other programs get half of the time at most.
     """
     host = facts.hardware.host
     threads = min(facts.workload.threads, host.logical_cores)

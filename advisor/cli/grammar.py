@@ -14,6 +14,7 @@ from advisor.cli.commands import measure
 COMMANDS = {
     "recipes": ("known", "recipes [ID]", "the speed-ups it knows"),
     "hardware": ("known", "hardware", "this machine"),
+    "completion": ("known", "completion", "a script with which bash completes all this"),
     "sessions": ("recorded", "sessions", "earlier sessions"),
     "open": ("recorded", "open [SESSION]", "one of them in the app"),
     "compare": ("recorded", "compare A B", "what changed between two of them"),

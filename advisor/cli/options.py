@@ -19,8 +19,6 @@ from advisor.figures.options import alternatives, choice_of, count_of, device_of
 from advisor.files.paths import is_file, is_folder
 from advisor.records import ConfigKind, Mode, Numerics, Objective, Value
 
-# --- readers of values --------------------------------------------------------------------------------------------
-
 _BYTES = {"b": "1"} | {
     letter + suffix: str(base**power)
     for power, letter in enumerate("kmgt", start=1)
@@ -52,9 +50,7 @@ def quantity(
 
 share_of = quantity("share", {"%": "0.01", "": "1"}, "Write one above 0 and up to 100%, such as 1% or 0.01.", most=1.0)
 factor_of = quantity("factor", {"x": "1", "": "1"}, "Give a number above 0, such as 0.95 or 1.2.")
-milliseconds_of = quantity(
-    "latency", {"ms": "1", "s": "1000"}, "Write a positive one with its unit, such as 20ms or 1.5s."
-)
+milliseconds_of = quantity("latency", {"ms": "1", "s": "1000"}, "Write it with its unit, such as 20ms or 1.5s.")
 bytes_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB, 16GB or 800MiB.", int, least=1.0)
 
 
@@ -122,8 +118,6 @@ def gpus_of(text: str) -> int:
     hint = "Write one such as 2, or all; --device cpu uses none."
     return 0 if text.strip().lower() == "all" else count_of(text, hint)
 
-
-# --- the options --------------------------------------------------------------------------------------------------
 
 # Options by their names, each with the arguments of ``add_argument`` for it; the function at ``type`` reads its value.
 # What is not given is None: the records have the defaults.
@@ -204,18 +198,9 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
         "its name. The arguments after -- go to the target.",
         _TARGETS,
     ),
-    "goals": (
-        "what counts as better",
-        "By default, more samples per second are better. Settings that change training results are used only if you "
-        "accept them.",
-        _GOAL,
-    ),
+    "goals": ("what counts as better", "More samples per second; what changes results needs --accept.", _GOAL),
     "time": ("how long it takes", "The budget is wall time for the whole session. What was measured is kept.", _TIME),
-    "files": (
-        "what is written",
-        "The settings, your own script or config changed, plain PyTorch, and reports for people and programs.",
-        _FILES,
-    ),
+    "files": ("what is written", "Settings, your script or config changed, plain PyTorch, and reports.", _FILES),
     "ci": (
         "in continuous integration and from programs",
         "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "

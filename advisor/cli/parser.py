@@ -112,9 +112,6 @@ def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
     return ()
 
 
-# --- checks before anything is measured ---------------------------------------------------------------------------
-
-
 def _check_recipes(options: argparse.Namespace) -> None:
     """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
     lists = vars(options).get  # a command has some of these

@@ -210,7 +210,7 @@ FORMER_KINDS = frozenset({"AllReduceMeasured", "GpusChosen"})
 
 
 def printable_event(event: Event) -> Event:
-    """The event with the control characters in its texts shown: a target's words must not steer a terminal."""
+    """Return the event with visible control characters, so that a target's texts cannot steer the terminal."""
     values = msgspec.to_builtins(event)
     shown = printable_in(values)
     return event if shown == values else msgspec.convert(shown, type(event))

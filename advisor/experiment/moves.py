@@ -39,7 +39,7 @@ def _compiles_in_vain(known: Known, settings: Settings) -> bool:
 
 
 def disagreements(known: Known) -> Moves:
-    """A short run of the baseline, at once, while its runs and the control's lie far apart: one is the odd one."""
+    """Propose a short run of the baseline while the runs of the baseline and of the control differ too much."""
     judge = known.judge
     runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones as well: the next may be too
     too_few = len(runs) + len(judge.controls) < policy.MOST_RUNS

@@ -68,7 +68,7 @@ class Reporter:
             self.emit(event)
 
     def decisions(self) -> tuple[dict[str, Decision], dict[str, records.Value]]:
-        """The person's decisions so far, the latest last, and the values that were accepted alone; from any thread."""
+        """Return the person's decisions, the latest last, and the values accepted alone. Safe from any thread."""
         with self._lock:
             return dict(self.state.decisions), dict(self.state.accepted_values)
 
@@ -93,7 +93,7 @@ class Reporter:
             self.emit_new(Said(text, about=about), about)
 
     def fail(self, error: AdvisorError) -> None:
-        """Tell that the session failed."""
+        """Report that the session failed."""
         self.emit(SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
 
     # --- what is known -----------------------------------------------------------------------------------------

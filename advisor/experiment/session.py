@@ -282,7 +282,7 @@ class Session:
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
-        """Post the reasons of what was left out and the warnings, and leave hints for the next session."""
+        """Post the warnings and why settings were left out, and save hints for the next session."""
         self._reporter.report_stack(known, at_end=True)
         self._report_left_out(known)
         budget = self._bench.budget

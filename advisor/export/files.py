@@ -88,7 +88,7 @@ def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def _head_of(path: str | Path) -> str:
-    """The beginning of a file; empty if it is missing or cannot be read, which the next to open it reports."""
+    """Return the start of a file, or an empty text where it is missing or cannot be read."""
     with contextlib.suppress(OSError):
         if is_file(path):
             with Path(path).open("rb") as file:

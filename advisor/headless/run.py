@@ -60,7 +60,7 @@ class HeadlessReporter:
         self._closed = False
 
     def close(self) -> None:
-        """Ignore events from now on: the present state is reported, and an interrupted session may still post some."""
+        """Ignore events that an interrupted session still posts: the report shows the present state."""
         with self._taking:
             self._closed = True
 

@@ -167,7 +167,7 @@ def _compared(
     off, baseline_off = (max(each[:counted], default=None) for each in (distances, own))
     if reference is not None and off is not None and baseline_off is not None and difference and not as_baselines:
         precision = reference.notes[0] if reference.notes else "higher precision"
-        text += f"; from a {precision} run the baseline is {baseline_off:.1e} off, this {off:.1e}"
+        text += f"; error against {precision}: baseline {baseline_off:.1e}, this {off:.1e}"
     seen = (measured, declared, difference, text, off, baseline_off, as_baselines)
     found = NumericsResult(*seen, another_draw=min(_SAYS_NOTHING, _STREAM_MARGIN * spread))
     return excesses[worst] if measured is Numerics.CHANGED else 0.0, found

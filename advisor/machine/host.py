@@ -99,7 +99,7 @@ def text_of_file(path: Path) -> str:
 
 
 def sample_host() -> HostSample:
-    """Return one reading. It takes 0.2 s: psutil's share since the last call would be 0 at each thread's first one."""
+    """Return one reading, taken over 0.2 s: without that time, psutil returns 0 at the first call of a thread."""
     memory = psutil.virtual_memory()
     return HostSample(psutil.cpu_percent(0.2), memory.total - memory.available, memory.total)
 

@@ -87,7 +87,7 @@ class Side:
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds per step: the mean of the runs' medians, as the interval has it."""
+        """Milliseconds per step: the mean of the runs' medians, as in the interval."""
         return mean_rate([run.step_ms for run in self.runs])
 
     @property
@@ -167,7 +167,7 @@ def compare(a: str, b: str, budget_s: float, folder: Path, say: Callable[[str], 
 def run(side: str, command: str, folder: Path, *, within_s: float) -> CommandRun:
     """Run the command of a side, A or B, until its loop has made enough steps; end it with all that it started.
 
-    Raises TargetError where it ends or the time is over before.
+    Raises TargetError if it ends, or the time is over, before that.
     """
     folder.mkdir(parents=True)
     steps, distribution, log = folder / "steps", folder / "perf_advisor_watch-0.dist-info", folder / "output.log"

@@ -256,7 +256,7 @@ class _Patch:
             self.files[place.file].pieces[place].contexts += contexts
 
     def _compiled(self, step: StepText) -> None:
-        """Compile the model behind the statement that makes it, or with the loss as a function above the loop."""
+        """Compile the model after the statement that makes it, or with the loss in a function above the loop."""
         plan, arguments = step.plan, ", ".join(step.compiled_with())
         if plan.freezing:
             self._switches("torch._inductor.config.freezing = True\n")

@@ -274,9 +274,9 @@ def straggler_share(everywhere: list[list[float]]) -> float | None:
 
 @record
 def main(address: str) -> None:
-    """Run this rank's part of a trial. What it raises is sent, and raised again for torchrun to see.
+    """Run this rank's part of a trial. Errors are sent to the launcher, and raised again so that torchrun sees them.
 
-    ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
+    ``address`` is the launcher's socket, which sends the trial; empty on a machine that follows another's session.
     """
     lead_own_group()
     channel: Any = SimpleNamespace(send=lambda message: None)  # a machine that follows has no session

@@ -212,7 +212,7 @@ def _builtin() -> Mapping[str, Recipe]:
 
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, Callable[[], ModuleType]]]:
-    """The names of modules with recipes of others, and functions that import them."""
+    """The modules with recipes of other packages: their names, and functions that import them."""
     for folder in folders:
         try:
             paths = sorted(Path(folder).iterdir())
@@ -320,5 +320,5 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
     if facts.workload.own_step and recipe.inside_step:
         return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     if facts.gpus == 1 and recipe.key.startswith(PARALLEL):
-        return Skip("it is about several GPUs: measure on them with --gpus N")
+        return Skip("needs several GPUs: --gpus N")
     return None

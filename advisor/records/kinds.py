@@ -115,7 +115,7 @@ class Bottleneck(StrEnum):
 
     @property
     def kind_of_step(self) -> str:
-        """The name of such a step: ``compute-heavy``."""
+        """The name of a step with this bottleneck: ``compute-heavy``."""
         return "compute-heavy" if self is Bottleneck.COMPUTE else f"{self.name.lower()}-bound"
 
 

@@ -143,7 +143,7 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
 
 
 def _lengths_in(loader: Any) -> list[int]:
-    """Return the length of each sample: ``dataset.lengths``, or of the first part of the sample, which is read once.
+    """Return each sample's length: from ``dataset.lengths``, or that of the sample's first part, which is read once.
 
     Raises RefusedError where samples have no lengths, or all the same.
     """

@@ -80,13 +80,9 @@ class AdvisorApp(ThemedApp):
         self._draw_interval_s = draw_interval_s
         self._stopping = False
 
-    # --- the session's side: any thread ----------------------------------------------------------------------
-
     def post_event(self, event: Event) -> None:
         """Take an event of the session. Safe from any thread, before, during and after the app's life."""
         self._inbox.put(event)
-
-    # --- start -----------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> MainScreen:
         """The screen with the views."""
@@ -94,6 +90,7 @@ class AdvisorApp(ThemedApp):
 
     async def on_ready(self) -> None:
         """Add the views that nobody sees yet, and measure, once the first picture is there."""
+        self.theme_changed_signal.subscribe(self, lambda _: self._draw())
         await self.base_screen.add_hidden_views()
         gc.enable()
         self._load_recipes()
@@ -111,8 +108,6 @@ class AdvisorApp(ThemedApp):
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning")
         self._draw()
-
-    # --- events ----------------------------------------------------------------------------------------------
 
     def _draw_news(self) -> None:
         """Take the waiting events, and draw them together; blocks and progress wait for the clock's next second."""
@@ -171,8 +166,6 @@ class AdvisorApp(ThemedApp):
             self.controller.job_done()
         self._draw()
 
-    # --- views and actions -----------------------------------------------------------------------------------
-
     @property
     def alive(self) -> bool:
         """Whether there are widgets to draw on: not before the start and not while leaving."""
@@ -221,8 +214,6 @@ class AdvisorApp(ThemedApp):
                 yield SystemCommand(title, binding.tooltip, partial(self.run_action, binding.action, node))
         yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
         yield SystemCommand("Quit", "Leave; everything measured is kept", self.action_quit)
-
-    # --- the end ---------------------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
         """Leave; while something is measured, ask first. The second time: leave at once."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from advisor.experiment import events
-from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.experiment.state import SessionState
@@ -111,7 +110,7 @@ class Context:
         return running and not self.paused and any(map(is_about_others, self.state.messages))
 
     def take(self, event: events.Event) -> None:
-        """Have the state and the clocks follow an event."""
+        """Update the state and the clocks for an event."""
         self.state.apply(event)
         self.version += not isinstance(event, _LIVE)
         match event:
@@ -123,15 +122,15 @@ class Context:
                 self.paused = False
 
 
-def events_of(past: PastSession) -> Iterator[Event]:
+def events_of(past: PastSession) -> Iterator[events.Event]:
     """All that happened in a recorded session; one that was cut short ends as an interrupted one.
 
     One that was over, and was left while it went on, ends as it did before.
     """
-    ends = [event for event in past.events if isinstance(event, SessionFinished | SessionFailed)]
+    ends = [event for event in past.events if isinstance(event, events.SessionFinished | events.SessionFailed)]
     yield from past.events
     if not ends or ends[-1] is not past.events[-1]:
-        yield ends[-1] if ends else SessionFinished(True, 0.0)
+        yield ends[-1] if ends else events.SessionFinished(True, 0.0)
 
 
 def closing_words(context: Context) -> Iterator[str]:

@@ -43,8 +43,6 @@ class Controller:
         self._app, self._context, self._changed = app, context, changed
         self._decided_meanwhile = False
 
-    # --- jobs ----------------------------------------------------------------------------------------------------
-
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
         jobs = self._context.jobs
@@ -61,8 +59,6 @@ class Controller:
 
     def _in_thread(self, call: Callable[[], None], group: str = "steering") -> None:
         self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
-
-    # --- steering ------------------------------------------------------------------------------------------------
 
     def can(self, name: str) -> bool:
         """Whether a key that steers does anything now."""
@@ -147,8 +143,6 @@ class Controller:
         if self._context.jobs:
             control.stop()
         return "Stopped: t measures it again, + goes on for a minute."
-
-    # --- decisions -----------------------------------------------------------------------------------------------
 
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
         """Accept or reject a recommendation, or accept one value only."""

@@ -64,9 +64,8 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
     No code is run because a journal names it: recipes of a folder are loaded where this call names the folder.
     """
     request = replace(past.request, recipe_folders=recipe_folders)
-    config_path = request.config_path
-    still_there = config_path if config_path and is_file(config_path) else None
-    outputs = Outputs(config_path=still_there, key_map=request.key_map, verify=False)
+    still_there = is_file(request.config_path or "")
+    outputs = Outputs(config_path=request.config_path if still_there else None, key_map=request.key_map, verify=False)
     return AdvisorApp(request, outputs, session_id=past.session_id, recorded=past)
 
 

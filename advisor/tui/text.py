@@ -14,7 +14,7 @@ from advisor.records import Verdict
 from advisor.report.document import Stacked
 from advisor.report.figures import IN_TURN
 
-DIM = "$foreground 60%"
+DIM = "$dim"
 BROAD = 100  # cells of a screen from which on two panels stand beside each other
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}

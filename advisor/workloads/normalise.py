@@ -143,7 +143,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if needs_closure(made):
         raise TargetError(
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {_EXAMPLE}.",
+            f"Write the step as a function of a batch that calls optimizer.step(closure): return {_EXAMPLE}.",
         )
     updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
     if updated.isdisjoint(map(id, parameters)):

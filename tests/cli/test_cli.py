@@ -50,9 +50,6 @@ def test_a_file_of_the_folder_that_is_called_as_a_module_of_python_is_not_import
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- what it costs to start -----------------------------------------------------------------------------------
-
-
 def test_starting_loads_nothing_heavy():
     code = (
         "import sys, advisor.cli.main; from advisor.cli import grammar\n"
@@ -70,9 +67,6 @@ def test_importing_the_command_is_quick():
         "import advisor.cli.main; print((now() - between) / (between - start))\n"
     )
     assert min([float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]) < 0.5
-
-
-# --- streams and exit codes -----------------------------------------------------------------------------------
 
 
 def test_no_target_prints_the_commands_to_begin_with(program):
@@ -151,9 +145,6 @@ def test_a_reader_that_leaves_is_no_error(own_state, tmp_path):
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0
     assert done.stderr == ""
-
-
-# --- recorded sessions ----------------------------------------------------------------------------------------
 
 
 def test_sessions_are_listed_with_their_results(command):
@@ -252,9 +243,6 @@ def test_a_session_is_shown_again_and_its_json_goes_alone_to_standard_output(com
     assert "Settings, " in done.stderr
 
 
-# --- errors ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
@@ -284,9 +272,6 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path, monkeypatch, cap
     (tmp_path / "gone").rmdir()
     assert cli.main(["demo"]) == 2
     assert capsys.readouterr().err.splitlines()[0] == "perf-advisor: the working directory was removed."
-
-
-# --- taking up a session --------------------------------------------------------------------------------------
 
 
 def test_the_arguments_of_a_target_are_kept(own_state, capsys):

@@ -1,3 +1,5 @@
+import subprocess
+
 import pytest
 
 from advisor.cli.commands.measure import Measure, measure_parser
@@ -5,12 +7,11 @@ from advisor.cli.grammar import COMMANDS, parse
 from advisor.cli.options import TOPICS, bytes_of, key_map_of, milliseconds_of, score_of, shape_of, share_of
 from advisor.cli.parser import check_export, check_outputs
 from advisor.errors import UsageError
+from advisor.experiment.past.journal import sessions_folder
 from advisor.experiment.request import DEFAULT_BUDGET_S, Outputs, Request, beside_own_files
 from advisor.figures.options import device_of, names_of, seconds_of
 from advisor.judging.objective import Goal
 from advisor.records import Mode, Numerics, Objective
-
-# --- values ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,9 +72,6 @@ def test_a_score_is_asked_for():
     assert (request.max_drop, request.eval_steps) == (0.005, 20)
     assert parse(["m:b"]).request.eval_steps == 100
     assert parse(["m:b", "--eval", "m:evaluate", "--min-score=1e-05"]).request.min_score == 1e-5
-
-
-# --- the command line -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -249,9 +247,6 @@ def test_version_and_help_exit_by_themselves(word, capsys):
     assert [name for name in wanted if name not in text] == [] or (word == "--version" and "perf-advisor 0." in text)
 
 
-# --- files ----------------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(UsageError, match="cannot be written"):
@@ -311,3 +306,19 @@ def test_the_ending_of_a_name_says_what_to_write(option, name, typed):
     assert typed in caught.value.hint
     with pytest.raises(UsageError, match="name the same file"):
         parse(["demo", "--trace", "out.json.gz", "--json", "out.json.gz"])
+
+
+def test_bash_completes_recipes_and_sessions(capsys, own_state) -> None:
+    parse(["completion"])()
+    script = capsys.readouterr().out
+    sessions_folder().mkdir(parents=True)
+    (sessions_folder() / "20261201-101500.jsonl").touch()
+
+    def completed(*words: str) -> list[str]:
+        line = f"COMP_WORDS=(perf-advisor {' '.join(words)}) COMP_CWORD={len(words)}; _perf_advisor"
+        command = ["bash", "-c", f"{script}\n{line}; echo ${{COMPREPLY[@]}}"]
+        return subprocess.check_output(command, text=True).split()
+
+    assert completed("--only", "tf32,auto") == ["tf32,autocast"]
+    assert completed("open", "2026") == ["20261201-101500"]
+    assert [*completed("compl"), *completed("--mod")] == ["completion", "--mode"]

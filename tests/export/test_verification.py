@@ -220,7 +220,7 @@ def test_losses_of_twenty_steps_agree_as_the_class_of_the_settings_says(tuned, m
     stack = confirmed().stack
     numerics = NumericsResult(measured, measured, 0.0, "")
     found = verify(Recorded((1.0,), (1.0,), (ALIKE, tuned)), Exported("model.pt2"), replace(stack, numerics=numerics))
-    assert found.problem == (f"its losses differ by {difference} from the loop's without it" if difference else "")
+    assert found.problem == (f"its losses differ by {difference} from the loop without the file" if difference else "")
     assert verify(Recorded((1.0, 2.0), (1.0, 3.0), (ALIKE, tuned)), Exported("model.pt2"), stack).difference is None
     drawn = replace(stack, numerics=replace(numerics, another_draw=0.31))  # by dropout in other kernels
     assert not verify(Recorded((1.0,), (1.0,), (ALIKE, tuned)), Exported("model.pt2"), drawn).problem

@@ -44,18 +44,12 @@ def medians(side):
     return [median(run) for run in side]
 
 
-# --- Student's quantile ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("degrees", "confidence", "quantile", "error"),
     [(4, 0.95, 2.776445, 3.2e-4), (10, 0.95, 2.228139, 4e-6), (30, 0.95, 2.042272, 1e-6), (4, 0.99, 4.604095, 2.3e-3)],
 )
 def test_students_quantile(degrees, confidence, quantile, error):
     assert student_quantile(degrees, confidence) == pytest.approx(quantile, rel=error)
-
-
-# --- the spread between processes -----------------------------------------------------------------------------
 
 
 def test_without_repeats_the_spread_is_the_prior_of_four_degrees():
@@ -81,9 +75,6 @@ def test_most_processes_outweigh_the_prior_and_one_does_not():
     most, one = process_spread([wide] * 3, prior=0.01), process_spread([wide, *[narrow] * 8], prior=0.01)
     assert (most.sigma, most.degrees) == (pytest.approx(0.2 / math.sqrt(2), rel=0.01), 4.0)
     assert (one.sigma, one.degrees) == (pytest.approx(math.sqrt((4e-4 + 0.02 + 1e-4) / 13)), 13.0)
-
-
-# --- the interval ---------------------------------------------------------------------------------------------
 
 
 @quick
@@ -139,8 +130,6 @@ def test_one_odd_process_counts_as_28_per_cent_off_at_most():
     assert mean_rate([100.0, 100.0, 1e4]) == pytest.approx(100 * 1.28 ** (1 / 3))
     assert mean_rate([100.0, 100.0, 1e-4]) == pytest.approx(100 / 1.28 ** (1 / 3))
 
-
-# --- what the intervals hold ----------------------------------------------------------------------------------
 
 TRUTH = 1.3
 
@@ -209,9 +198,6 @@ def test_one_odd_run_of_three_or_four_never_erases_a_doubled_speed(odd, gap, cou
         assert Comparison(*ratio_interval(new, old, spread, confidence=confidence)).verdict is Verdict.FASTER
 
 
-# --- blocks in turn -------------------------------------------------------------------------------------------
-
-
 def test_pairing_cancels_a_drift_that_both_sides_share():
     drift = [1 - 0.04 * block for block in range(12)]  # the machine slows to about half
     old, new = [100 * factor for factor in drift], [105 * factor for factor in drift]
@@ -269,9 +255,6 @@ def test_blocks_in_turn_tell_the_ratio_through_noise(kind, pairs, widest):
     found = [paired_interval(*alternating(kind, pairs, 1.5, seed), spread) for seed in range(100)]
     assert sum(low <= 1.5 <= high for _, low, high in found) >= 94
     assert median(high / low for _, low, high in found) < widest
-
-
-# --- break-even -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,6 @@ def beats(objective, new, old, *, limit=None):
     return judged(objective, new, old, limit=limit).gain(FIRST, SECOND).low > 1
 
 
-# --- the figure and the gain ----------------------------------------------------------------------------------
-
-
 @given(speeds)
 def test_the_gain_in_throughput_is_the_speed_up(speedup):
     gain, comparison = asked(yardstick(Objective.THROUGHPUT), "gain", speedup), compared(speedup)
@@ -116,9 +113,6 @@ def test_what_is_within_the_noise_of_identical_runs_is_no_gain():
     assert asked(yardstick(Objective.ENERGY), "helps", energy=0.95)
 
 
-# --- memory keeps the speed -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("speedup", "half", "helps"),
     [(0.97, 0.01, True), (0.91, 0.005, True), (0.91, 0.02, False), (0.85, 0.01, False), (1.3, 0.3, True)],
@@ -138,9 +132,6 @@ def test_what_is_faster_in_as_little_memory_helps_too_and_ranks_behind_every_sav
     assert beats(Objective.MEMORY, (0.95, 0.9, 1), (1.5, 1.0, 1))
 
 
-# --- the memory limit -----------------------------------------------------------------------------------------
-
-
 @given(objectives, speeds, shares, shares)
 def test_nothing_above_the_limit_is_recommended(objective, speedup, memory, energy):
     by = yardstick(objective, limit=0.8)
@@ -158,9 +149,6 @@ def test_where_the_baseline_exceeds_the_limit_less_memory_comes_first():
     assert beats(Objective.THROUGHPUT, (0.6, 0.7, 1), (1.5, 0.9, 1), limit=0.8)
     assert not beats(Objective.THROUGHPUT, (0.6, 0.5, 1), (0.7, 0.7, 1), limit=0.8)
     assert asked(by, "merit", 1.2, memory=0.7) > asked(by, "merit", 0.6, memory=0.5)
-
-
-# --- the latency limit ----------------------------------------------------------------------------------------
 
 
 def calling(p95_ms, speedup=1.0, **changes):
@@ -206,9 +194,6 @@ def test_what_is_better_follows_from_the_goal(objective, new, old, better):
     assert judge.gain(FIRST, FIRST).low <= 1
 
 
-# --- an order -------------------------------------------------------------------------------------------------
-
-
 @quick
 @given(objectives, st.sampled_from((None, 0.8)), *[st.tuples(speeds, shares, shares)] * 2)
 def test_of_two_at_most_one_beats_the_other(objective, limit, first, second):
@@ -221,9 +206,6 @@ def test_what_helps_beats_the_baseline(objective, new):
     judge, tried = judged(objective, new), FIRST
     if judge.yardstick.helps(judge.result(tried), judge.compare(tried)):
         assert judge.gain(tried, BASELINE).low > 1
-
-
-# --- words ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

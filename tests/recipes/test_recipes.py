@@ -52,7 +52,8 @@ def test_candidates_are_values_or_a_reason(recipe):
         for candidate in proposals.candidates:
             assert recipe.accepts(candidate.value), (name, candidate)
             assert candidate.value != recipe.default, name
-            assert recipe.why(facts, candidate.value), (name, candidate)
+            assert (why := recipe.why(facts, candidate.value)), (name, candidate)
+            assert facts.on_cuda or "tensor cores" not in why, (name, candidate)
             assert isinstance(recipe.numerics_of(candidate.value, facts.workload.mode), Numerics)
         if not proposals.candidates:
             text = proposals.skipped[recipe.id]

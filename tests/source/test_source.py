@@ -41,9 +41,6 @@ def in_the_loop(text):
     return found(f"import copy\n{SETUP}{LOOP}{indented(text)}\n")
 
 
-# --- reading values at every step -----------------------------------------------------------------------------
-
-
 # Lines behind the optimizer's step, by the habit that each is; empty for none.
 IN_THE_LOOP = {
     "loss_sync": [
@@ -176,9 +173,6 @@ def test_lightnings_training_step_is_a_step():
     assert found(SETUP + textwrap.dedent(text)) == [("empty_cache", "torch.cuda.empty_cache()")]
 
 
-# --- gradients, validation, debugging, data -------------------------------------------------------------------
-
-
 EVALUATE = """
 def evaluate(model, loader):
     model.eval()
@@ -226,9 +220,6 @@ def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
         assert advice.endswith(".")
         if rule.value and "{}" not in rule.value:
             assert load_catalog()[rule.recipe].accepts(rule.value)
-
-
-# --- memory that grows, copies, arrays, cells -------------------------------------------------------------------
 
 
 def test_a_loss_that_is_summed_for_one_backward_pass_is_needed():
@@ -294,8 +285,6 @@ def test_attention_that_one_function_computes(lines, is_found):
     assert [each.recipe for each in habits_in(text)] == ["written_attention"] * is_found
 
 
-# --- whatever the text ----------------------------------------------------------------------------------------
-
 WHOLE = f"{SETUP}{LOOP}    print(loss.item())\n{EVALUATE}x = DataLoader(d)\n"
 
 
@@ -333,9 +322,6 @@ LONG_FUNCTION = "def f(x):\n    loss = model(x)\n    loss.backward()\n    print(
 )
 def test_long_programs_are_read(text, found):
     assert len(habits_in(text)) == found
-
-
-# --- files ----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_of_a_file_runs(tmp_path):
@@ -377,9 +363,6 @@ def test_what_is_not_there_is_a_sentence(tmp_path):
     assert "could not be read" in read_file(Path("with\0zero.py")).problem
 
 
-# --- the target's file ----------------------------------------------------------------------------------------
-
-
 def test_the_targets_file_is_found_without_importing(tmp_path, monkeypatch):
     package = tmp_path / "mine" / "models"
     package.mkdir(parents=True)
@@ -411,9 +394,6 @@ def test_each_file_is_read_once(tmp_path):
     readings = read_sources("train.py:build", str(tmp_path), scripts)
     assert [reading.file for reading in readings] == ["train.py", "other.py", "gone.py"]
     assert [bool(reading.problem) for reading in readings] == [False, False, True]
-
-
-# --- what matters to the measured loop ------------------------------------------------------------------------
 
 
 def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():

@@ -1,7 +1,10 @@
-"""``perf-advisor recipes``, the recipes in a list or the card of one; and ``perf-advisor hardware``, this machine."""
+"""Commands about what is known: ``recipes``, ``hardware`` for this machine, and ``completion`` for the shell."""
 
+import shlex
 import sys
+from pathlib import Path
 
+from advisor.cli.options import OPTIONS
 from advisor.cli.parser import Parser, warn
 from advisor.figures.formatting import MISSING, plain, printable
 from advisor.recipe import BOTH_MODES, Recipe, card
@@ -63,3 +66,16 @@ def run_hardware(arguments: list[str]) -> None:
         print(strict_json(hardware, indent=2))
     else:
         print_text(body_of([hardware_table(hardware, None)]), sys.stdout)
+
+
+def run_completion(arguments: list[str]) -> None:
+    """Print a script for bash that completes commands, options, recipes and sessions."""
+    Parser("completion", run_completion.__doc__).parse(arguments)
+    from advisor.cli.grammar import COMMANDS
+    from advisor.experiment.past.journal import sessions_folder
+    from advisor.recipe.catalog import load_catalog
+
+    script = Path(__file__).with_name("completion.bash").read_text(encoding="utf-8")
+    script = script.replace("@words", " ".join([*COMMANDS, *(name for name in OPTIONS if name.startswith("-"))]))
+    script = script.replace("@recipes", " ".join(recipe.id for recipe in load_catalog()))
+    print(script.replace("@folder", shlex.quote(str(sessions_folder()))), end="")

@@ -61,7 +61,7 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """The request to measure, and the session that it resumes: an option not given now has its value there.
+        """Return the request to measure and the session that it resumes, which has the options not given now.
 
         Raises UsageError where there is no such session, or where it measured something else.
         """

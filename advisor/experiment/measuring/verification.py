@@ -175,7 +175,7 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     explained = min(_SAYS_NOTHING, _MARGIN * max(seen.difference or 0.0, between_starts))
     if difference is not None and not difference <= max(most, explained):
         shown = format_percent(difference, digits=1)
-        return replace(found, problem=f"its {compared} differ by {shown} from the loop's without it")
+        return replace(found, problem=f"its {compared} differ by {shown} from the loop without the file")
     without, with_file = (middle_block(runs) for runs in zip(*pairs, strict=True))
     return replace(
         found,

@@ -193,7 +193,7 @@ class Scaling:
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
-    """The one-GPU stack as several ranks can have it, and why the rest is left out."""
+    """Return the settings of the one-GPU stack that several ranks can use, and why others are left out."""
     carried, left_out = Settings(stack), dict[str, str]()
     mode = str(carried.get("compile.mode", "none"))
     if mode in MODES_WITH_GRAPHS:

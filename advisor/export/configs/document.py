@@ -326,7 +326,7 @@ class _Words(ConfigLoader):
             return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping of those entries whose keys are words."""
+        """Build a mapping from the entries whose keys are words."""
         merged = MappingNode(node.tag, list(node.value), node.start_mark)  # the node keeps the entries of its text
         self.flatten_mapping(merged)
         entries = [(key.value, value) for key, value in merged.value if isinstance(key, ScalarNode)]

@@ -75,7 +75,7 @@ class Wanted:
             yield from self.say("data.batch_size", {name: size // self.gpus})
 
     def loader_options(self, prefix: str = "") -> Iterator[Phrase]:
-        """Options of a DataLoader under their own names, with something before each."""
+        """Return phrases for the options of a DataLoader, whose names get this prefix."""
         workers = self.settings.get(WORKERS, self.get(f"{prefix}num_workers"))
         # A loader without workers refuses a number of batches to prefetch.
         names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS if workers or key != PREFETCH}

@@ -98,7 +98,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
 def sample_of(output: Any) -> tuple[float, ...]:
     """The sum of all outputs and a fixed sample of them; empty when there are none. It allocates little.
 
-    Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them.
+    If there are floating-point tensors, only they count: class numbers or box counts would outweigh them.
     """
     plain = [tensor.detach() for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
     real = [torch.atleast_1d(torch.view_as_real(tensor) if tensor.is_complex() else tensor) for tensor in plain]

@@ -29,9 +29,6 @@ def spread(left: Content, right: Content, width: int) -> Content:
     return left.pad_right(max(0, width - left.cell_length - right.cell_length)) + right
 
 
-# --- gauges of GPU and host ----------------------------------------------------------------------------------------
-
-
 GaugeReader = Callable[[], tuple[tuple[GpuReading, ...], HostSample]]
 
 
@@ -72,8 +69,6 @@ def gauges_text(gpus: tuple[GpuReading, ...], host: HostSample, uuid: str | None
     told = [Content.assemble((f"{name} " if name else "", DIM), text) for name, text in parts]
     return Content("  ").join(told)
 
-
-# --- the running trial, its time, and the time left ----------------------------------------------------------------
 
 # How long a notice stays, in seconds; and the colours of those that are no news.
 NOTICE_S = 6.0
@@ -178,8 +173,6 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     return Content(" ").join([*([meter] if wide else []), Content.styled(f"{minutes}:{seconds:02d} left", "bold")])
 
 
-# --- keys ----------------------------------------------------------------------------------------------------------
-
 # The places of keys by their names; those of the view have the place 0, and the last are always shown.
 _STEERING = ("skip", "stop", "pause", "go_on", "wait", "untried")
 _LAST = ("app.help", "app.quit")
@@ -222,6 +215,5 @@ class KeyFooter(Widget):
         return spread(Content("").join([shown, *last]), end, self.size.width)
 
     def _text(self, binding: Binding) -> Content:
-        shown = f" {self.app.get_key_display(binding)} "
-        text = Content.assemble((shown, "bold $footer-key-foreground"), f"{binding.description} ")
+        text = Content.assemble((f" {self.app.get_key_display(binding)} ", "bold $accent"), f"{binding.description} ")
         return text.stylize(Style.from_meta({"@click": f"app.simulate_key('{binding.key}')"}))

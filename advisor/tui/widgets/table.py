@@ -36,6 +36,8 @@ class Cell(NamedTuple):
 
 Rows = Mapping[str, Mapping[str, Cell]]
 _EMPTY = Cell(Content(""))
+_CURSOR = {"enter": "select_cursor", "down,j": "cursor_down", "up,k": "cursor_up", "pageup": "page_up"}
+_CURSOR |= {"pagedown": "page_down", "home": "scroll_top", "end": "scroll_bottom"}
 _MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
 
 
@@ -57,13 +59,7 @@ class Table(DataTable[Text], inherit_bindings=False):
     """
 
     BINDINGS = [
-        Binding("enter", "select_cursor", "Select", show=False),
-        Binding("down,j", "cursor_down", "Down", show=False),
-        Binding("up,k", "cursor_up", "Up", show=False),
-        Binding("pageup", "page_up", "Page up", show=False),
-        Binding("pagedown", "page_down", "Page down", show=False),
-        Binding("home", "scroll_top", "Top", show=False),
-        Binding("end", "scroll_bottom", "Bottom", show=False),
+        *(Binding(keys, action, show=False) for keys, action in _CURSOR.items()),
         key("table.sort", "o", "sort", "Sort", "Order the rows by the next column; a click on a heading does it too"),
     ]
 
@@ -81,7 +77,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         self.shown: tuple[Column, ...] = ()
         self._given: tuple[Sequence[Column], Rows] = ((), {})
         self._cells: dict[str, tuple[Content, ...]] = {}
-        self._colours = self._styled = ""
+        self._colours = ""
         self._sized = Size()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -162,8 +158,7 @@ class Table(DataTable[Text], inherit_bindings=False):
 
     def notify_style_update(self) -> None:
         """Draw all cells again for another theme only; Textual would do so for each change of focus."""
-        if self._styled != self.app.theme:
-            self._styled = self.app.theme
+        if self._colours != self.app.theme:
             super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:

@@ -56,6 +56,8 @@ class TextPane(ScrollView):
             self.lines = [Strip(line) for line in console.render_lines(body, console.options.update(width=width))]
             self.virtual_size = Size(width, len(self.lines))
             self.refresh()
+        else:
+            self.virtual_size = Size(0, self.virtual_size.height)  # of another width, so it is drawn when it comes back
 
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
@@ -94,8 +96,6 @@ def _highlighted(text: str, language: str, theme: str) -> Text:
     highlighted.rstrip()
     return highlighted
 
-
-# --- the end of a growing log file ---------------------------------------------------------------------------------
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400

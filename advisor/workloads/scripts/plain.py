@@ -71,7 +71,7 @@ def _plain(loop: FoundLoop, seen: Seen) -> Loop | None:
         return None
     data, loss = found
     made = ", its batches as the loop makes them" if isinstance(data, GivenBatches) else ""
-    parts = f"the script's model and optimizer, and the loss as the loop at {loop.place} computes it of a batch{made}"
+    parts = f"measured: the model, the optimizer and the loss of the loop at {loop.place}{made}"
     return Loop(
         model=call.module,
         data=data,
@@ -106,7 +106,7 @@ def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
 
 
 def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
-    """The rounds of the script as ``step(batch) -> loss``; from now on its loops begin anew."""
+    """Return the rounds of the script as ``step(batch) -> loss``; its loops start again from their beginning."""
     heads: list[Head] = []
     for one in seen.loops if loop else ():
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
@@ -191,10 +191,10 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """A round of a loop: the statements before its backward pass and behind it, and the call that makes it.
+    """A round of a loop: the statements before and after its backward pass, and the call that runs the pass.
 
-    ``names`` are those of the loop, and of the function that it calls for the pass where there is one; ``bound`` are
-    those that may differ from round to round.
+    ``names`` are the names of the loop, and of the function that it calls for the pass, if any; ``bound`` are those
+    that may change between rounds.
     """
 
     before: list[ast.stmt]

@@ -255,7 +255,7 @@ class Watch:
         return result
 
     def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
-        """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
+        """Iterate without workers: their processes would disturb forks, and one step needs none."""
         with without_workers(loader):
             iterator = function(loader)
         around = sys._getframe(2).f_locals.get("self")  # Accelerate's loader, which reads PyTorch's

@@ -47,6 +47,27 @@ async def test_the_accent_is_no_error_where_there_are_sixteen_colours(monkeypatc
         assert len(set(sent.values())) == len(sent), sent
 
 
+def luminance(colour: RichColor) -> float:
+    """The relative luminance of a colour, as WCAG 2 defines it."""
+    parts = [part / 255 for part in colour.get_truecolor()]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+async def test_every_text_is_legible_in_all_themes_also_after_another() -> None:
+    async with driven(histories.whole()) as (pilot, app, _control):
+        for name in (*app.available_themes, "advisor"):
+            app.theme = name
+            await settle(pilot)
+            shown = [
+                part for line in app.screen._compositor.render_strips() for part in line if part.text.strip(" ▏─│╭╮╰╯")
+            ]
+            assert len(shown) > 100
+            for text, style, _ in shown:
+                dark, light = sorted((luminance(style.color), luminance(style.bgcolor)))
+                assert (light + 0.05) / (dark + 0.05) >= 3, (name, text)
+
+
 def test_ticks_differ_in_their_signs() -> None:
     assert len({sign for sign, _ in TICKS.values()}) == len(TICKS)
 
