@@ -85,9 +85,8 @@ def places_of_made(
     made: Mapping[Any, Place], views: Sequence[Where], models: Iterable[Any], optimizers: Iterable[Any], loader: Any
 ) -> Iterator[Place]:
     """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
-    loaders = [] if loader is None else [loader]
-    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", loaders)):  # of drafts too
-        yield from (bound for value in values if (bound := _bound(kind, value, views)))
+    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", [loader])):  # of drafts too
+        yield from filter(None, (_bound(kind, value, views) for value in values if value is not None))
     yield from (replace(made[one], kind="optimizer call") for one in optimizers if one in made)
     # A library's own loader is around the dataset of the user's.
     beside = [one for one in made if getattr(one, "dataset", made) is getattr(loader, "dataset", None)]
@@ -168,8 +167,7 @@ class LoopPlaces:
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
         if self.loader is not None and isinstance(statement, ast.For):
-            names = [*self._names_of_loader(statement.iter)]
-            yield from [_at("loader read", self.loop.where.file, statement, name=name) for name in names[:1]]
+            yield from itertools.islice(self._reads_of_loader(statement), 1)
         # Above is the outermost loop around it that does not make the model anew.
         whole = (one for one, makes_anew in self._around() if not makes_anew)
         yield _at("above", self.loop.where.file, next(whole, statement))
@@ -180,23 +178,23 @@ class LoopPlaces:
         for code, scope in scopes.items():
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
-    def _names_of_loader(self, head: ast.expr) -> Iterator[str]:
-        """The expressions, by what a loop's head reads, for the loader, or for the one that Accelerate's is around."""
+    def _reads_of_loader(self, statement: ast.For) -> Iterator[Place]:
+        """The expressions in a loop's head for the loader, or for the one that Accelerate's is around."""
         loader = getattr(self.loader, "base_dataloader", self.loader)
-        for one in ast.walk(head):
+        for one in ast.walk(statement.iter):
             if isinstance(one, ast.Name | ast.Attribute):
                 name, held = ast.unparse(one), trees.value_of(one, self.loop.where.names)
-                yield from [name] if held is loader else []
                 with contextlib.suppress(Exception):  # an object may have no attributes, or hide them
-                    parts = [part for part, value in vars(held).items() if value is loader and part.isidentifier()]
-                    yield from (f"{name}.{part}" for part in parts)
+                    parts = (part for part, value in {"": held, **vars(held)}.items() if value is loader)
+                    names = (f"{name}.{part}" if part else name for part in parts if not part or part.isidentifier())
+                    yield from (_at("loader read", self.loop.where.file, statement, name=text) for text in names)
 
     def _around(self) -> list[tuple[ast.stmt, bool]]:
         """The loop and those around it, the outermost first, each with whether it makes the model anew."""
         names = _names_of(self.model, self.loop.where.names)
         made = {".".join(name.split(".")[: 2 if name.startswith("self.") else 1]) for name in names}
         statements = trees.statements_at(self.loop.statement.lineno, _body_of(self.loop.where.code))
-        loops = [one for one in statements if isinstance(one, trees.Loop)]
+        loops = (one for one in statements if isinstance(one, trees.Loop))
         return [(one, any(_concerns(one, name) for name in made)) for one in loops]
 
     def _names_in(self, code: CodeType) -> Mapping[str, Any]:

@@ -84,8 +84,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Loop or a model. Unchanged where no adapter knows it."""
-    found = (adapter.workload(value, spec) for adapter in present())
-    return next((one for one in found if one is not None), value)
+    return next((one for adapter in present() if (one := adapter.workload(value, spec)) is not None), value)
 
 
 def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
