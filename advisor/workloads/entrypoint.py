@@ -96,8 +96,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         return in_user_code(what, lambda: _build(found, spec, what))
     module, attribute = parse_target(spec.target)
     file = Path(spec.directory, *module.split(".")).with_suffix(".py")  # known before the import
-    names_module = not _is_file(module) and is_file(file)
-    sys.argv = [str(file) if names_module else module, *spec.arguments]
+    sys.argv = [str(file) if not _is_file(module) and is_file(file) else module, *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
     imported, what = _import(module, spec.directory), f"{attribute} in {module}"
