@@ -81,8 +81,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     writer.drop_options_of_workers()
     rest = {key: value for key, value in wanted.settings.items() if key not in writer.said}
     of_yacs = len(tree) > 1 and all(isinstance(name, str) and name.isupper() for name in tree)
-    takes_others = kind is ConfigKind.PLAIN and not names_classes(tree) and not of_yacs
-    in_section = takes_others or SECTION in tree
+    in_section = SECTION in tree or (kind is ConfigKind.PLAIN and not names_classes(tree) and not of_yacs)
     if in_section:
         writer.document = _with_section(writer.document, rest)
     added, left = (rest, {}) if in_section else ({}, rest)

@@ -278,13 +278,21 @@ class TestPlaces:
         lines = ("prefetch_factor = 2", "num_workers = 2", "pin_memory = True", "prefetch_factor = 4")
         assert "".join(f"loader.inner.{line}\n" for line in lines) in text
         assert not patched.left_out
-        loop = f"{LOOP}    print(loss.item())\n"
-        head = head.replace("seen = []\n", "seen = []\nnn.init.zeros_(model.weight)\nnn.init.zeros_(model.bias)\n")
-        _, patched = written(head + loop, {"data.persistent_workers": True, "data.num_workers": 1})
+        text, patched = written(head + LOOP, {"data.persistent_workers": True, "data.num_workers": 1})
+        assert "loader.inner.num_workers = 1\n" in text
         assert len(patched.left_out) == 1, "a loader refuses it once it is made"
-        before = losses_of(tmp_path / "train.py")
-        write_files(patched)
-        assert losses_of(tmp_path / "train.py") == before != []
+
+    def test_a_model_is_changed_where_a_method_of_its_class_makes_it(self, written):
+        text = (
+            "class Other:\n    def __init__(self):\n        self.model = []\n\nclass Trainer:\n    def __init__(self):\n"
+            "        self.model = None\n\n    def make(self):\n        self.model = model\n\n    def fit(self):\n"
+            f"        for x, y in loader:\n            {STEP.replace('model', 'self.model')}\n\n"
+            "trainer = Trainer()\ntrainer.make()\ntrainer.fit()\n"
+        )
+        changed_text, _ = written(HEAD + text, {"compile.mode": "default"})
+        assert changed_text.count(".compile()") == 1
+        assert changed_text.count("model.compile()\n") == 1
+        assert "self.model = None\n        #" not in changed_text
 
     def test_what_is_read_from_the_environment_is_set_first_and_what_needs_a_preload_is_named(self, written):
         settings = {"memory.allocator": "expandable_segments", "cpu.allocator": "jemalloc"}

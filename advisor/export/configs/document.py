@@ -291,8 +291,7 @@ class YamlDocument(Document):
         return found.start() if found else len(self.text)
 
     def _next_line(self, node: Node) -> int:
-        rest = self.text[node.end_mark.index :]
-        return int(node.end_mark.index) + len("".join(rest.splitlines(keepends=True)[:1]))
+        return int(node.end_mark.index) + len("".join(self.text[node.end_mark.index :].splitlines(keepends=True)[:1]))
 
     def _indent(self, mapping: MappingNode) -> str:
         """The blanks before a new key of a block mapping, so that it stands under the first, also in a list's item."""

@@ -20,8 +20,7 @@ class PythonFile(Format):
         yield File("Python file", path, lambda: _source(found), found.remark, more=found.launch_lines)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        made = "infer_step" if found.state.mode is Mode.INFER else "train_step"
-        step = "own_step" if _has_own_step(found) else made
+        step = "own_step" if _has_own_step(found) else f"{found.state.mode or Mode.TRAIN}_step"
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
 
 

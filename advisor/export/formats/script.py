@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ class PatchedScript(Format):
 
         root, changes = found.request.target.directory, []
         for file, text in _patched(found).files.items():
-            shown = str(Path(file).relative_to(root)) if Path(file).is_relative_to(root) else file
+            shown = str(Path(file).relative_to(root)) if Path(file).is_relative_to(root) else file.lstrip("/")
             before = Path(file).read_bytes()
             changes.append(diff(before.decode(errors="replace"), text.decode(errors="replace"), shown))
         return "".join(changes) or f"Nothing would change in {Path(str(found.outputs.own_file)).name}.\n"
@@ -67,9 +68,11 @@ class PatchedScript(Format):
 
 
 def _paths(found: Found, patched: Patched, path: str) -> dict[str, str]:
-    """The path to write each changed file to, the target's own first."""
-    beside = {file: str(Path(path).with_name(f"{Path(file).stem}.tuned.py")) for file in patched.files}
-    return {file: path if file == found.outputs.own_file else to for file, to in beside.items()}
+    """The path to write each changed file to; those of other folders have these in their names."""
+    own, folder = found.outputs.own_file, Path(str(found.outputs.own_file)).parent
+    parts = {file: Path(os.path.relpath(file, folder)).with_suffix(".tuned.py").parts for file in patched.files}
+    names = {file: ".".join(part for part in each if part != "..") for file, each in parts.items()}
+    return {file: path if file == own else str(Path(path).with_name(name)) for file, name in names.items()}
 
 
 def _patched(found: Found) -> Patched:
@@ -77,7 +80,7 @@ def _patched(found: Found) -> Patched:
 
     state, settings = found.state, found.settings
     facts = state.facts.workload if state.facts else None
-    if facts is not None and facts.trainer and not facts.places:
+    if settings and facts is not None and facts.trainer and not facts.places:
         raise UsageError(
             f"the loop is the one of {facts.trainer}, so no line of your file is changed.",
             "Export tuned.yaml: its callback gives the trainer the settings.",
