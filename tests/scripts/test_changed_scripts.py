@@ -284,8 +284,9 @@ class TestPlaces:
 
     def test_a_model_is_changed_where_a_method_of_its_class_makes_it(self, written):
         text = (
-            "class Other:\n    def __init__(self):\n        self.model = []\n\nclass Trainer:\n    def __init__(self):\n"
-            "        self.model = None\n\n    def make(self):\n        self.model = model\n\n    def fit(self):\n"
+            "class Other:\n    def __init__(self):\n        self.model = []\n\n"
+            "class Trainer:\n    def __init__(self):\n        self.model = None\n\n"
+            "    def make(self):\n        self.model = model\n\n    def fit(self):\n"
             f"        for x, y in loader:\n            {STEP.replace('model', 'self.model')}\n\n"
             "trainer = Trainer()\ntrainer.make()\ntrainer.fit()\n"
         )
