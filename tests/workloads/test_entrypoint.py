@@ -158,12 +158,6 @@ IN_ITS_DATA = "import torch\ndef batch(size):\n    return 1 / 0\ndef build():\n 
         (HALVES.format("Halves()(torch.ones(3, 8), 1)"), "mat1 and mat2 shapes", (OF_LAYER, "self.layers[1](")),
         (HALVES.format("Halves()(torch.ones(3, 8))"), "NoneType", ("The module Halves() got float32[3, 8]", "forward")),
         (HALVES.format("Halves()()"), "missing", ("The module Halves() got no tensor.", "Halves()()")),
-        pytest.param(
-            HALVES.format("torch.compile(Halves())(torch.ones(3, 8), 1)"),
-            "TorchRuntimeError",
-            ("The module Halves() got float32[3, 8].", "return self.layers[1]("),
-            marks=pytest.mark.compile,
-        ),
     ],
 )
 def test_an_exception_shows_the_layer_and_the_users_last_frames(text, said, frames, load):
