@@ -191,7 +191,7 @@ def one_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> str:
-    """What was running, and a traceback's last frames in the user's code; without any, in a library but PyTorch."""
+    """The layer or loss that failed, and the last frames of the user's code, else of libraries but PyTorch."""
     # An error of the compiler carries the frames of the code that was being compiled.
     frames = [*traceback.extract_tb(error.__traceback__), *(getattr(error, "real_stack", None) or ())]
     inner = [one for one in frames if is_pythons_own(one.filename) or any(part in one.filename for part in TORCH)]

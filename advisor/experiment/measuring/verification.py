@@ -127,7 +127,7 @@ _STARTS = 2.0
 _VERIFY_S = 1.5
 _MOST_VERIFIED = 2  # a second run of each is made where there is time; a count
 # Outputs or losses that differ by more than this, and by this multiple of what the session saw of the same settings,
-# are another model's; settings that change no result get less. Unitless.
+# are another model's; settings that change no result get less, and a half is never explained. Unitless.
 _MOST_DIFFERENT, _MOST_OF_EXACT = 0.05, 0.01
 _MARGIN, _SAYS_NOTHING = 2.0, 0.5
 _ONE_BY_ONE = 5  # first losses that are compared one by one; of all together the mean counts

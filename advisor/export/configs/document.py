@@ -183,7 +183,7 @@ def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
 
 
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
-_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")  # of braces the last one: a comma, a comment on its line
+_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")  # behind the last entry in braces: a comma, a comment
 _SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 

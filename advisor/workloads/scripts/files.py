@@ -26,7 +26,7 @@ from advisor.process.meanwhile import replaced
 
 # Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
-_BEGUN_S = time.time()  # since the epoch: files that were changed before, no trial has made
+_BEGUN_S = time.time()  # seconds since the epoch: no trial made a file that is older
 _MOST_COPIED = 2**28  # bytes: a larger file that a script appends to, or changes in place, is not copied first
 
 _run_in_place: dict[str, str] = {}

@@ -255,7 +255,7 @@ def setting_cell(app: AdvisorApp, name: str, column: str = "speed") -> str:
 
 
 def headline(app: AdvisorApp) -> str:
-    """What view 1 says above its list."""
+    """The headline of view 1: the large figure and the text beside it."""
     return f"{app.query_one('#figure', Digits).value} {app.query_one('#headline-text', Static).content.plain}"
 
 
