@@ -5,6 +5,7 @@ at every step of it. Other lines that make the host wait are found by the profil
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]
                 yield place, Finding(each.recipe, "", 0, "", what, advice, each.value.replace("{}", text))
 
 
-_LOGS = frozenset({"info", "warning", "error", "write"})
+_MAKES_TEXT = re.compile(r"print|str|repr|(?i:.*log.*)\.(info|warning|error|write)")
 
 
 @rule("loss_sync", ast.Call | ast.FormattedValue, value="every_step", each_step=True, on_gpu=True, in_training=True)
@@ -75,7 +76,7 @@ def loss_read_on_host(program: Program, node: ast.AST) -> Match:
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
     """Whether a value is computed of a loss that has not been read already."""
-    return bool(program.names_in(value) & program.losses_at(value)) and not program.is_on_host(value)
+    return bool(program.names_in(value) & program.losses[program.scope(value)]) and not program.is_on_host(value)
 
 
 def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -87,15 +88,10 @@ def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, s
             yield value, f".{name}() copies to the host and"
         case ast.Call(func=ast.Name(id="float" | "int" | "bool" as name), args=[value]):
             yield value, f"{name}() of a tensor"
-        case ast.Call(args=given) if _makes_text(program.called(node)):
+        case ast.Call(args=given) if _MAKES_TEXT.fullmatch(program.called(node)):
             yield from ((value, "turning a tensor into text") for value in given)
         case ast.FormattedValue(value=value):
             yield value, "turning a tensor into text"
-
-
-def _makes_text(name: str) -> bool:
-    head, _, last = name.rpartition(".")
-    return name in ("print", "str", "repr") or (last in _LOGS and "log" in head.lower())
 
 
 @rule("empty_cache", ast.Call, value="every_step", on_gpu=True, in_training=True)
@@ -119,16 +115,17 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
     match node:
         case ast.AugAssign(target=kept, op=ast.Add(), value=value):
             pass
-        case ast.Assign(targets=[kept], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
-            if program.name(left) != program.name(kept):
-                return None
+        case ast.Assign(targets=[kept], value=ast.BinOp(left=left, op=ast.Add(), right=value)) if program.name(
+            left
+        ) == program.name(kept):
+            pass
         case ast.Call(func=ast.Attribute(value=kept, attr="append"), args=[value]):
             pass
         case _:
             return None
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult | ast.Div):
         value = value.left
-    name, losses, region = program.name(kept), program.losses_at(node), program.region(node)
+    name, losses, region = program.name(kept), program.losses[program.scope(node)], program.region(node)
     of_loss = program.name(value) in losses and _is_of_loss(program, value) and not _without_grad(program, node)
     if not name or name in losses or not of_loss or region is None:
         return None
@@ -201,11 +198,9 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
 
 def _without_grad(program: Program, node: ast.AST) -> bool:
     """Whether something around a node, or around a call of its function, keeps autograd from recording, or may."""
-    if not _contexts(program, node) <= _HARMLESS:
-        return True
     function = program.scope(node)
-    calls = [call for call in program.calls if isinstance(function, Function) and _last(program, call) == function.name]
-    return any(not _contexts(program, call) <= _HARMLESS for call in calls)
+    calls = (call for call in program.calls if isinstance(function, Function) and _last(program, call) == function.name)
+    return any(not _contexts(program, place) <= _HARMLESS for place in (node, *calls))
 
 
 def _contexts(program: Program, node: ast.AST) -> set[str]:
@@ -221,7 +216,25 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
     return found
 
 
-# --- models ---------------------------------------------------------------------------------------------------
+_MAKES_TENSORS = frozenset({"torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"})
+_MAKES_ARRAYS = re.compile(r"numpy\.(array|asarray|stack|concatenate|load|zeros|ones|full|random\.\w+)")
+
+
+@rule("list_of_arrays", ast.Call)
+def tensor_of_arrays(program: Program, call: ast.Call) -> Match:
+    """{} of a list of NumPy arrays reads them number by number: give it numpy.stack(...) of the list."""
+    runs_often = program.nearest(call, lambda parent: isinstance(parent, Loop | Function))
+    if program.called(call) not in _MAKES_TENSORS or len(call.args) != 1 or not runs_often:
+        return None
+    appends = f"{program.name(call.args[0])}.append"
+    elements = [one.args[0] for one in program.calls if one.args and program.called(one) == appends]
+    match program.latest(call.args[0]) or call.args[0]:
+        case ast.ListComp(elt=element) | ast.List(elts=[element, *_]):
+            elements.append(element)
+    made = [getattr(program.latest(element) or element, "func", element) for element in elements]
+    arrays = (_MAKES_ARRAYS.fullmatch(program.name(one)) or getattr(one, "attr", "") == "numpy" for one in made)
+    return program.called(call) if any(arrays) else None
+
 
 _CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}
 
@@ -238,20 +251,15 @@ def cell_in_loop(program: Program, node: ast.Assign) -> Match:
     if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For) or loop in program.regions:
         return None
     # The same only where the inputs go with the loop, and the state is what the cell returned before.
-    outputs, elsewhere = program.names_in(target), [one for other in ast.walk(loop) if other is not node
-                                                 for one in _targets(other)]  # fmt: skip
+    own, outputs = set(ast.walk(target)), program.names_in(target)
+    others = [part for part in ast.walk(loop) if isinstance(getattr(part, "ctx", None), ast.Store) and part not in own]
     given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
     of_time = given & program.names_in(loop.target) and not given & outputs
-    carried = program.names_in(state) <= outputs and not program.names_in(*elsewhere) & outputs
+    carried = program.names_in(state) <= outputs and not program.names_in(*others) & outputs
     return _CELLS[made.pop()] if of_time and carried and not program.is_conditional(node, loop) else None
 
 
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) else []
-
-
+_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
 _TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "einsum"})
 
 
@@ -262,15 +270,11 @@ def attention_by_hand(program: Program, call: ast.Call) -> Match:
     function = next((parent for parent in around if isinstance(parent, Function)), None)
     if function is None or _last(program, call) != "softmax" or "scaled_dot_product_attention" in _words(function):
         return None
-    products = [one for one in ast.walk(function) if isinstance(one, ast.expr) and _is_product(program, one)]
+    called = [one for one in ast.walk(function) if isinstance(one, ast.Call) and _last(program, one) in _PRODUCTS]
+    operators = [one for one in ast.walk(function) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.MatMult)]
+    products = [*called, *operators]
     later = [one for one in products if one in around or one.lineno > call.lineno]
     return bool(later) and any(_words(one) & _TRANSPOSES for one in products if one not in later)
-
-
-def _is_product(program: Program, node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return _last(program, node) in ("matmul", "bmm", "einsum", "baddbmm")
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
 
 
 def _last(program: Program, node: ast.AST) -> str:

@@ -25,7 +25,7 @@ class Program:
     """A module's tree as rules need it: with parents, imported names, and the places that run at every step.
 
     ``steps`` has the backward passes, and the calls of functions that make one, of each loop or function that runs
-    once for each of them. ``regions`` are these, and Lightning's ``training_step``.
+    once for each of them; ``regions`` are these, and Lightning's ``training_step``. ``losses``: names, by function.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -75,10 +75,6 @@ class Program:
         name = self.name(node)
         assignments = (each for each in self.nodes if isinstance(each, ast.Assign))
         return [each.value for each in assignments if name and name in map(self.name, each.targets)]
-
-    def losses_at(self, node: ast.AST) -> set[str]:
-        """The names that a backward pass is made of in a node's function."""
-        return self.losses[self.scope(node)]
 
     def is_on_host(self, value: ast.AST) -> bool:
         """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""

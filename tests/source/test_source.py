@@ -212,7 +212,7 @@ def test_training_and_validation_in_one_function():
 
 def test_every_rule_has_a_recipe_or_a_name_of_its_own_and_two_sentences():
     catalog = set(load_catalog().recipes)
-    unpriced = {"cell_loop", "copied_state", "kept_graphs", "written_attention"}
+    unpriced = {"cell_loop", "copied_state", "kept_graphs", "list_of_arrays", "written_attention"}
     assert {rule.recipe for rule in RULES} - catalog == unpriced
     for rule in RULES:
         what, _, advice = rule.pattern.__doc__.partition(": ")
@@ -268,6 +268,23 @@ class Tagger(nn.Module):
 def test_a_loop_over_a_cell_where_a_layer_does_the_same(cell, body, instead):
     findings = [each for each in habits_in(CELL.format(cell, indented(body, 12))) if each.recipe == "cell_loop"]
     assert [each.advice.partition(" ")[0] for each in findings] == ([instead] if instead else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_found"),
+    [
+        ("return torch.tensor([np.load(file) for file in files])", True),
+        ("images = [frame.cpu().numpy() for frame in files]\nreturn torch.FloatTensor(images)", True),
+        ("rows = []\nfor file in files:\n    rows.append(np.array(file))\nreturn torch.as_tensor(rows)", True),
+        ("return torch.tensor(np.stack([np.load(file) for file in files]))", False),
+        ("return torch.tensor([np.load(file).mean() for file in files])", False),
+        ("return torch.tensor(files.numpy())", False),
+        ("return torch.stack([torch.zeros(3) for file in files])", False),
+    ],
+)
+def test_a_tensor_of_a_list_of_arrays(lines, is_found):
+    text = f"import numpy as np\nimport torch\n\ndef collate(files):\n{indented(lines)}\n"
+    assert [each.recipe for each in habits_in(text)] == ["list_of_arrays"] * is_found
 
 
 @pytest.mark.parametrize(
