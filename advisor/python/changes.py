@@ -27,7 +27,7 @@ _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a
 _NO_PLACE = {
     "model": "no statement was seen that makes the model",
     "optimizer": "no call was seen that makes the optimizer",
-    "loader": "no call of DataLoader in your code was seen",
+    "loader": "your code makes no DataLoader for the loop: set it where your library makes one",
     "forward": "no forward pass and its loss were seen in one block of statements",
     "copy": "no statement was seen that copies the batch to the device, which would convert it too",
 }

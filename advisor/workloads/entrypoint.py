@@ -162,8 +162,7 @@ def hint_for(error: BaseException, usual: str) -> str:
         cause = cause.__cause__ or cause.__context__
     if cause is not None:
         return _OFFLINE
-    said = message_of(error)
-    return next((hint for text, hint in _HINTS.items() if text in said), usual)
+    return next((hint for text, hint in _HINTS.items() if text in message_of(error)), usual)
 
 
 def message_of(error: BaseException) -> str:
@@ -260,10 +259,10 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            values = {name: one for name, one in vars(module).items() if not isinstance(one, ModuleType)}
             here = module.__name__  # others are imported
-            own = (name for name, one in values.items() if getattr(one, "__module__", here) == here)
-            shown = ", ".join(sorted(name for name in own if name[0] != "_")[:_NAMES_SHOWN]) or "nothing public"
+            public = {name: one for name, one in vars(module).items() if name[0] != "_" and not inspect.ismodule(one)}
+            own = sorted(name for name, one in public.items() if getattr(one, "__module__", here) == here)
+            shown = ", ".join(own[:_NAMES_SHOWN]) or "nothing public"
             raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {shown}.")
         found = getattr(found, part)
     return found

@@ -207,6 +207,31 @@ def test_what_a_round_does_beside_its_step_is_timed(script):
     assert left.share > 0.5
 
 
+def test_an_evaluation_in_the_function_that_the_loop_calls_is_priced(script):
+    loop, _ = script("""
+        import time
+        def train(x, y):
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(numbers)
+                time.sleep(0.02)
+            return loss.item()
+        for x, y in loader:
+            losses = [train(x, y)]
+            time.sleep(0.005)
+    """)
+    times = WholeRounds(loop.whole_round, lambda: None).times()
+    assert times.step_ms < times.round_ms / 2
+    evaluation, wait, *_ = times.left_out
+    assert (evaluation.text, evaluation.evaluates) == ("with torch.no_grad(): …", True)
+    assert evaluation.share > 0.5
+    assert (wait.text, wait.evaluates) == ("time.sleep(0.005)", False)
+
+
 def test_an_evaluation_longer_than_there_is_time_for_takes_most_of_the_rounds(script, monkeypatch):
     loop, _ = script("""
         import time

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -19,8 +20,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import TargetError
-from advisor.python.loops import FoundLoop, lines_up, users_lines
-from advisor.python.trees import place_in
+from advisor.python.loops import FoundLoop, lines_up, scope_of, users_lines
+from advisor.python.trees import holds
 from advisor.records import LeftOut, RoundTimes
 from advisor.workloads.loop import GivenBatches
 from advisor.workloads.scripts.files import writing_aside
@@ -50,9 +51,9 @@ class ScriptStep:
     )
 
     def __init__(self, seen: Seen, loop: FoundLoop | None) -> None:
-        users = (where for where in seen.frames if where.is_users)
-        self._place = loop.place if loop else next(f"{where.file}:{where.line}" for where in users)
+        self._place = loop.place if loop else next(f"{one.file}:{one.line}" for one in seen.frames if one.is_users)
         self.script, self.loop, self._optimizers = seen.script, loop, seen.optimizers
+        self.lines = [(one.code, one.line) for one in seen.frames]  # that led to the update, innermost first
         self.casts = seen.casts  # the type that the script's own autocast casts to within the step
         self.batches = seen.loader  # what feeds it: the loader, or numbers
         if self.batches is None:
@@ -72,8 +73,7 @@ class ScriptStep:
         self._replays = 0
         with self._hooked():
             goes_on = self.script.go_on(batch)
-        trains = self._losses or self._updated or self._replays
-        self._skipped = 0 if trains else self._skipped + 1
+        self._skipped = 0 if self._losses or self._updated or self._replays else self._skipped + 1
         if not goes_on or self._skipped > _MOST_SKIPPED or self._trains_another():
             raise TargetError(
                 f"the loop at {self._place} has come to its end.",
@@ -154,11 +154,18 @@ class WholeRounds:
     def __init__(self, step: ScriptStep, synchronize: Callable[[], None]) -> None:
         assert step.loop is not None
         self._step, self._frame, self._synchronize = step, step.loop.where.frame, synchronize
-        self._statements = step.loop.statement.body
-        self._update = place_in(self._statements, step.loop.where.line) % len(self._statements)
-        self._seconds = [0.0 for _ in self._statements]
-        self._trains: dict[int, bool] = {}  # of statements that call modules: whether any with gradients
-        self._now, self._since, self._rounds = -1, 0.0, 0
+        # The statements of functions of its file that lead to the update, and of the loop; those that do, those behind.
+        where = step.loop.where
+        inner = itertools.takewhile(lambda one: one[0] is not where.code, step.lines)
+        self._blocks = {one: getattr(scope_of(one), "body", []) for one, _ in inner if one.co_filename == where.file}
+        self._blocks[where.code] = step.loop.statement.body
+        lines = [(one, line) for code, line in step.lines for one in self._blocks.get(code, [])]
+        self._updates = [one for one, line in lines if holds(one, line)]  # innermost first
+        self._behind = [one for one, line in lines if one.lineno > line]
+        self._seconds: defaultdict[ast.stmt, float] = defaultdict(float)
+        self._trains: dict[ast.stmt, bool] = {}  # of statements that call modules: whether any with gradients
+        self._now: ast.stmt | None = None
+        self._since, self._rounds = 0.0, 0
 
     def times(self) -> RoundTimes | None:
         """The times of rounds. None where a round fails, or none ends."""
@@ -168,19 +175,19 @@ class WholeRounds:
         found: tuple[int, float] | None = None
         try:
             with self._tracing():
-                found = self._some(batches, 1)
-                if found[1] < _TIME_S:  # else it is all there is time for, with what the first round alone loads
-                    found, self._seconds = None, [0.0 for _ in self._statements]
+                _, first_s = self._some(batches, 1)
+                if first_s < _TIME_S:  # else it is all there is time for, with what the first round alone loads
+                    self._seconds.clear()
                     found = self._some(batches)
             found = self._some(batches)
         except _TooLong:  # what came up to then shows what takes so long
-            found = found or (self._rounds + 1, sum(self._seconds))
+            found = found or (self._rounds + 1, sum(self._seconds.values()))
         except Exception:
             return None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signals)
-        return self._times(*found) if any(self._seconds) else None
+        return self._times(*found) if any(self._seconds.values()) else None
 
     def _some(self, batches: Iterator[Any], most: int = _MOST_ROUNDS) -> tuple[int, float]:
         """Run some rounds; their number, and how long they took."""
@@ -194,48 +201,46 @@ class WholeRounds:
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:
         self._frame.f_trace = self._look
-        self._step.script.begins = lambda: sys.settrace(lambda *_: None)  # no function that is called is looked at
+        self._step.script.begins = lambda: sys.settrace(self._look)
         with module_hooks.register_module_forward_pre_hook(self._look_for_evaluation):
             try:
                 yield
             finally:
-                self._begin(-1)
+                self._begin(None)
                 self._frame.f_trace = self._step.script.begins = None
                 sys.settrace(None)
 
     def _look(self, frame: FrameType, event: str, _: Any) -> Any:
-        """Note the statement of the body that a line of the loop's frame is in."""
-        if event == "line" and (at := place_in(self._statements, frame.f_lineno)) != self._now:
-            self._begin(at)
-        return self._look
+        """Note the statement that a line of the loop's body, or of a function on the way to the update, is in."""
+        block = self._blocks.get(frame.f_code)
+        statement = next((one for one in block or () if holds(one, frame.f_lineno)), None)
+        if event == "line" and statement is not self._now:
+            self._begin(statement)
+        return self._look if block else None  # no other function that is called is looked at
 
     def _leave(self, *_: Any) -> None:
         raise _TooLong
 
-    def _begin(self, statement: int) -> None:
-        """Note that a statement begins; -1 for none."""
-        if self._now >= 0:
-            if self._now == self._update:
+    def _begin(self, statement: ast.stmt | None) -> None:
+        """Note that a statement begins; None for what is in none."""
+        if self._now is not None:
+            if self._now in self._updates[:1]:
                 self._synchronize()
             self._seconds[self._now] += time.perf_counter() - self._since
         self._now, self._since = statement, time.perf_counter()
 
     def _look_for_evaluation(self, *_: Any) -> None:
-        if self._now >= 0:
+        if self._now is not None:
             self._trains[self._now] = self._trains.get(self._now, False) or torch.is_grad_enabled()
 
     def _times(self, rounds: int, whole_s: float) -> RoundTimes:
-        traced_s = sum(self._seconds)
-        evaluates = {at for at, trains in self._trains.items() if not trains}
-        beside = [at for at in range(len(self._seconds)) if at > self._update or at in evaluates - {self._update}]
-        shares = sorted(((self._seconds[at] / traced_s, at) for at in beside), reverse=True)
-        named = (
-            LeftOut(_shown(self._statements[at]), self._statements[at].lineno, share, at in evaluates)
-            for share, at in shares[:_NAMED]
-            if share >= _LEAST_SHARE
-        )
+        traced_s = sum(self._seconds.values())
+        evaluates = [one for one, trains in self._trains.items() if not trains and one not in self._updates]
+        shares = {one: self._seconds[one] / traced_s for one in (*self._behind, *evaluates)}
+        most = [one for one in sorted(shares, key=lambda one: -shares[one])[:_NAMED] if shares[one] >= _LEAST_SHARE]
+        named = tuple(LeftOut(_shown(one), one.lineno, shares[one], one in evaluates) for one in most)
         round_ms = 1e3 * whole_s / rounds
-        return RoundTimes(rounds, round_ms, round_ms * (1 - sum(share for share, _ in shares)), tuple(named))
+        return RoundTimes(rounds, round_ms, round_ms * (1 - sum(shares.values())), named)
 
 
 def _shown(statement: ast.stmt) -> str:

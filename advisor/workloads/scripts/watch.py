@@ -212,10 +212,10 @@ class Watch:
         if self._is_ours():
             if (casts := autocast()) != "none":
                 self.seen.casts = casts
-            self._owners += _has_parameters(module)
+            self._owners += any(True for _ in module.parameters())
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        if not self._is_ours() or not _has_parameters(module):
+        if not self._is_ours() or not any(True for _ in module.parameters()):
             return
         *named, output = rest  # of a call that failed PyTorch gives no keywords
         kwargs: dict[str, Any] = named[0] if named else {}
@@ -405,10 +405,6 @@ def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
 
 def _has_gradients(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for p in parameters_in(optimizer))
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
 
 
 def parameters_in(optimizer: Optimizer) -> list[torch.Tensor]:
