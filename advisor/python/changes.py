@@ -247,7 +247,7 @@ class _Patch:
         if step.plan.scales_gradients and self.facts.mode is Mode.TRAIN:
             raise _NotHereError("float16 needs a gradient scaler; tuning.train_step has one")
         places = self._places("forward")
-        if problem := next((place.problem for place in places if "one statement" in place.problem), ""):
+        if problem := next((place.problem for place in places if "on one line" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
             into_loop = f"it belongs around the forward pass: with {', '.join(contexts)}:"

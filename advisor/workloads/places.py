@@ -220,7 +220,7 @@ class LoopPlaces:
         if not is_own and isinstance(whole, trees.FUNCTIONS) and not is_method:
             yield _at("function", file, whole)
         inside = block[begin : max(begin, last) + 1]
-        found = {"problem": "the forward and the backward pass are one statement"}
+        found = {"problem": "the forward and the backward pass are on one line"}
         found = as_function(inside, (scope, whole), names) if begin < end else found
         yield _at("forward", file, inside[0], inside[-1], **found)
         yield from (_at("clear", file, one) for one in trees.calls_of("zero_grad", block))
