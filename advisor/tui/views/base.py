@@ -86,7 +86,7 @@ class ListView(View):
         super().__init__(context, controller)
         self.table, self.pane = table, pane
         self._side = Vertical(pane, *under, classes="side")
-        self._carded = ""
+        self._carded = "", ""
 
     def compose(self) -> ComposeResult:
         yield Container(self.table, self._side, classes="body")
@@ -109,12 +109,12 @@ class ListView(View):
 
     def show_card(self) -> None:
         """Draw the card of the selected row."""
-        if self._carded != self.selected:
-            self.pane.scroll_home(animate=False)
-            self._carded = self.selected
         title, sections = self.card()
+        if self._carded != (self.selected, title):  # a border is painted again whenever it is set
+            self.pane.scroll_home(animate=False)
+            self.pane.border_title = Content(title)
+        self._carded = self.selected, title
         self.pane.show(sections)
-        self.pane.border_title = Content(title)
 
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
