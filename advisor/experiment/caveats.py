@@ -158,7 +158,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     needed_s = bench.expected_s(candidate.settings)
     conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
     if conflict and bench.budget.allows(needed_s):
-        return f"it cannot be combined with the stack: {conflict}"
+        return f"it cannot be added to the combination: {conflict}"
     return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
 
 
@@ -181,4 +181,4 @@ def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
         else:
             found = known.left_out.get(key, f"the speed with it is {format_ratio(record.own_effect)}")
             why = known.why_unusable(Settings(record.settings)) or found
-        yield recipe, f"{recipe} is accepted, but not in the stack: {why}"
+        yield recipe, f"{recipe} is accepted, but not in the combination: {why}"

@@ -17,7 +17,7 @@ from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
 
-_NOT_FASTER = "the stack is not faster with it"
+_NOT_FASTER = "the combination is not faster with it"
 _AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
 # The reasons of settings that the search worked on, and which are not in what was found.

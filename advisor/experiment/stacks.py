@@ -31,14 +31,14 @@ def whole_stacks(known: Known) -> Moves:
     waits for its data. After a decision it is the rest of the stack, if that was never measured.
     """
     if known.pending:
-        yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"stack: {known.stack}")
+        yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"combination: {known.stack}")
         return
     if needs_explaining(known):
         return
     usual = known.usual.filtered(lambda key: key not in known.dropped)
     plain = _usable_form(known, _usable_form(known, usual).merged(known.uncompiled))
     if not set(usual) <= set(known.stack) and not known.judge.has_tried(plain):
-        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"stack: {plain}")
+        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"combination: {plain}")
     else:
         yield from _compiled_stack(known, plain)
 
@@ -53,7 +53,7 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
         rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
         compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
         gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
-        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"stack: {compiled}")
+        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"combination: {compiled}")
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:

@@ -379,7 +379,7 @@ class TrialRecord:
     @property
     def label(self) -> str:
         """The candidate's name; with a remark if it was measured on top of the stack."""
-        return self.candidate.name if self.alone else f"{self.candidate.name}, with the stack"
+        return self.candidate.name if self.alone else f"{self.candidate.name}, with the combination"
 
     @property
     def verdict(self) -> Verdict:

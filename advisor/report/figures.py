@@ -65,12 +65,7 @@ def effect_words(record: TrialRecord) -> str:
 
 def as_sentence(text: str) -> str:
     """A remark of the session, which begins in lower case and has no end, as a sentence."""
-    return f"{text[:1].upper()}{reason_words(text)[1:].rstrip('.')}."
-
-
-def reason_words(reason: str) -> str:
-    """A reason or a remark, as a journal has it, with the word that people read."""
-    return reason.replace("the stack", "the combination")
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def call_words(calls: Latency) -> str:

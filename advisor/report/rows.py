@@ -33,7 +33,7 @@ from advisor.records import (
     TrialRecord,
     Verdict,
 )
-from advisor.report.figures import IN_TURN, before_and_after, energy_words, reason_words, settings_to_export
+from advisor.report.figures import IN_TURN, before_and_after, energy_words, settings_to_export
 
 
 class Against(StrEnum):
@@ -345,7 +345,7 @@ def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState,
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
-        return reason_words(why)
+        return why
     always = state.baseline is not None and state.baseline.result.disturbed  # the session says it once
     return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
 
@@ -368,7 +368,7 @@ def _folds(state: SessionState) -> Iterator[Fold]:
             waits = "not tried" if over else "waiting"
             untried[name] = "changes results: tried last" if name in state.consent else waits
         elif record.result.outcome is Outcome.SKIPPED:
-            untried[name] = reason_words(record.result.reason)
+            untried[name] = record.result.reason
     if untried:
         yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried.items()))
     if state.skipped:

@@ -33,7 +33,7 @@ from advisor.report.document import (
     shown,
     table_of,
 )
-from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, reason_words, verified_words
+from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, verified_words
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
 
@@ -152,7 +152,7 @@ def stack_blocks(state: SessionState) -> Iterator[Block]:
             yield pairs(_stack_pairs(state, stack, figures))
     if stack.dropped:
         yield "Left out of the combination:"
-        yield tuple(f"{key}: {reason_words(reason)}" for key, reason in stack.dropped.items())
+        yield tuple(f"{key}: {reason}" for key, reason in stack.dropped.items())
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:

@@ -101,7 +101,7 @@ def test_a_stack_that_was_disturbed_is_measured_again(tmp_path, first):
         return result_at(first, disturbed=BUSY) if runs == [0] and settings == whole else pauses_removed(settings)
 
     run = FakeRun(tmp_path, speed, only=("first", "second"), budget_s=60.0).run()
-    assert run.started[1].startswith("stack: ")
+    assert run.started[1].startswith("combination: ")
     assert run.started[2] == run.started[1]
     assert run.state.stack_settings == whole
     assert run.state.stack.comparison.verdict is Verdict.FASTER

@@ -246,8 +246,8 @@ def contributed() -> list[Event]:
     return [
         *whole()[:-2],
         *(events.TrialMeasured(record) for record in apart.values()),
-        events.TrialStarted("stack without autocast", "/nowhere/drop.log", 12.0),
-        events.TrialEnded("stack without autocast", Outcome.MEASURED, "", 19.6, 6 * GIB, 11.2),
+        events.TrialStarted("combination without autocast", "/nowhere/drop.log", 12.0),
+        events.TrialEnded("combination without autocast", Outcome.MEASURED, "", 19.6, 6 * GIB, 11.2),
         events.Ranked(recommendations(ranked)),
         *whole()[-2:],
     ]
