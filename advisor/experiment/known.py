@@ -20,8 +20,7 @@ from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, T
 _NOT_FASTER = "the combination is not faster with it"
 _AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
-# The reasons of settings that the search worked on, and which are not in what was found.
-UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)
+UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)  # of settings that the search worked on, and that were not found to help
 
 
 class Kind(StrEnum):

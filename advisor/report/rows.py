@@ -359,13 +359,12 @@ def title_of(recipe: str, catalog: Catalog | None) -> str:
 def _folds(state: SessionState) -> Iterator[Fold]:
     """The settings without figures: those not tried, or not yet, and those that do not apply."""
     over = state.finished is not None or state.failure is not None
-    untried: dict[str, str] = {}
+    untried, waits = dict[str, str](), "not tried" if over else "waiting"
     for name, candidate in state.candidates.items():
         record = state.trials.get(name)
         if name == state.running or candidate.recipe == CONTROL:
             continue
         if record is None:
-            waits = "not tried" if over else "waiting"
             untried[name] = "changes results: tried last" if name in state.consent else waits
         elif record.result.outcome is Outcome.SKIPPED:
             untried[name] = record.result.reason
