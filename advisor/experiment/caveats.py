@@ -19,7 +19,7 @@ from advisor.judging.judge import BASELINE, Judge
 from advisor.machine.hardware import own_pids
 from advisor.recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, Outcome
+from advisor.records import Candidate, Facts, HostInfo, Mode, Outcome
 
 _BUDGET_PER_START = 4  # smallest budget that is enough, as a multiple of the time before the first candidate
 # Other programs are watched for so many seconds, and named from so many per cent of a core on.
@@ -40,12 +40,17 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
     """A warning, for the start of a session, that other programs take cores or the GPU; empty where none do."""
     if not judge.is_busy:
         return ""
-    host, named = facts.hardware.host, ", ".join(map(printable, busiest_programs()))
-    taken = f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
+    taken = cores_taken(facts.hardware.host) if judge.crowded else judge.baseline.disturbed
     return (
-        f"this machine is busy: {taken if judge.crowded else judge.baseline.disturbed}. A result counts as confirmed "
+        f"this machine is busy: {taken}. A result counts as confirmed "
         "only when its whole interval lies above 1.1x; close other programs, or pause until they have ended"
     )
+
+
+def cores_taken(host: HostInfo) -> str:
+    """The number of cores that other programs use, with the names of those that use most."""
+    named = ", ".join(map(printable, busiest_programs()))
+    return f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
 
 
 def busiest_programs(most: int = 3) -> list[str]:

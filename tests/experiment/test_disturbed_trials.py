@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, host
 from fake_trials import FakeRun, FakeTrials
-from made_up import bench_of, product, result_at
+from made_up import bench_of, failed, product, result_at
 from planted import pauses_removed, plant_removers
 
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
+from advisor.export.json_report import report
 from advisor.judging.judge import Judge
 from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
@@ -51,7 +52,14 @@ def test_a_disturbed_baseline_is_repeated_also_where_other_programs_keep_cores_b
     monkeypatch.setattr(CoresInUse, "foreign", lambda cores: 1.4)
     run = FakeRun(tmp_path, lambda settings: result_at(1.0, disturbed="" if settings else BUSY), only=("tf32",)).run()
     assert run.started.count("baseline") == 2
-    assert run.state.facts.hardware.host.foreign_cores == 1.4
+    assert report(run.state, run.request)["hardware"]["host"]["foreign_cores"] == 1.4
+
+
+def test_programs_that_keep_the_machine_busy_are_named_where_there_is_no_baseline(tmp_path, monkeypatch):
+    monkeypatch.setattr(CoresInUse, "foreign", lambda cores: 256.0)
+    monkeypatch.setattr(caveats, "busiest_programs", lambda: ["blender"])
+    late = FakeRun(tmp_path, lambda settings: failed("no result (warming up)", Outcome.TIMED_OUT)).run().state.failure
+    assert "(blender)" in late.hint
 
 
 @pytest.mark.parametrize(

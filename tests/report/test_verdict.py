@@ -10,17 +10,8 @@ from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Combination,
-    Comparison,
-    LeftOut,
-    Numerics,
-    Outcome,
-    RoundTimes,
-    StackRecord,
-    TrialResult,
-    Verification,
-)
+from advisor.records import Combination, Comparison, LeftOut, Numerics, Outcome
+from advisor.records.trials import RoundTimes, StackRecord, TrialResult, Verification
 from advisor.report.figures import file_finding
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
 
