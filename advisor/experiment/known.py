@@ -324,7 +324,7 @@ class Known:
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
-        """The best measured combination that may be used, by a search that begins with this one."""
+        """The best measured combination that may be used; this one, unless another is better."""
         gain = self.judge.gain(stack, BASELINE)
         if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted(self.stack)):
             stack = BASELINE

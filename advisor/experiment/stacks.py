@@ -72,7 +72,7 @@ def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
 
 
 def compiled_next(known: Known, plain: Settings) -> Settings:
-    """The compiled settings that follow an uncompiled stack, if that runs; empty where nothing is compiled."""
+    """The settings to compile next, after an uncompiled stack that runs; empty where nothing is compiled."""
     return next((move.settings for move in _compiled_stack(known, plain) if move.has_priority), BASELINE)
 
 
@@ -160,7 +160,7 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def compiled_without_loss(settings: Settings) -> Settings:
-    """Settings that compile no more than the model where the loss stays outside the CUDA graphs."""
+    """Settings that compile the model alone if the loss stays outside the CUDA graphs."""
     if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
         return settings
     return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")

@@ -41,7 +41,7 @@ class Against(StrEnum):
 
     BASELINE = "against the baseline"
     REST = "compared with and without it"
-    NOT_SPLIT = "of the combination, not yet compared without it"
+    NOT_SPLIT = "the figures of all settings together, not yet compared without it"
 
 
 _LONG_NAME = 24  # characters; a longer name is shown without its value, if the recipe has no other value here
@@ -93,7 +93,8 @@ class Figures:
         """The comparison behind the speed-up: ``compared with and without it, 2 other settings on``."""
         if self.against is Against.BASELINE:
             return IN_TURN if self.effect.paired else f"alone, {self.against.value}"
-        return f"{self.against.value}, {counted(self.others, 'other setting')} on"
+        others = f", {counted(self.others, 'other setting')} on" if self.against is Against.REST else ""
+        return f"{self.against.value}{others}"
 
     @property
     def steps(self) -> str:

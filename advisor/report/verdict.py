@@ -87,7 +87,7 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 
 def no_result(state: SessionState) -> tuple[str, bool]:
-    """The reason that there are no settings to use, as part of a sentence; and whether it is a finding.
+    """Why there are no settings to use, as part of a sentence; and whether that is a finding.
 
     A finding says something about the settings. Otherwise they are undecided.
     """

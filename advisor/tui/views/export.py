@@ -104,7 +104,7 @@ class ExportView(View):
         return self._formats[self._list.highlighted or 0]
 
     def on_show(self) -> None:
-        """Look at the user's own files again, which may have changed while another view was on screen."""
+        """Read the user's own files again: they may have changed while another view was shown."""
         self.show()
 
     def show(self) -> None:
