@@ -17,19 +17,8 @@ from advisor.export.outputs import write_outputs
 from advisor.files.config_file import read_config
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    Block,
-    Exported,
-    Mode,
-    Numerics,
-    NumericsResult,
-    Outcome,
-    TargetSpec,
-    TrialKind,
-    TrialResult,
-    TrialSpec,
-    Verification,
-)
+from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind
+from advisor.records.trials import Block, Exported, NumericsResult, TargetSpec, TrialResult, TrialSpec, Verification
 from advisor.report.figures import file_finding
 from advisor.runner.trials import Runner
 from advisor.trial.other_loops import verified_result
