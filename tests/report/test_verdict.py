@@ -13,7 +13,9 @@ from advisor.recipe.settings import Settings
 from advisor.records import Combination, Comparison, LeftOut, Numerics, Outcome
 from advisor.records.trials import RoundTimes, StackRecord, TrialResult, Verification
 from advisor.report.figures import file_finding
+from advisor.report.rows import ranking
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
+from advisor.tui.views.headline import headline
 
 
 def session(change=None, *, noise=0.01):
@@ -144,6 +146,9 @@ def test_a_file_whose_whole_loop_was_timed_is_judged_by_the_share_of_the_step(sp
     assert file_finding(state, state.verification)[0] is agrees
     assert f"{speedup:.2f}x for the whole loop (100" in verdict(state)
     assert "50 % of it" in verdict(state)
+    assert headline(state, ranking(state)).style == ("$success" if agrees else "$warning")
+    state.apply(events.StackMeasured(state.stack))
+    assert "exported file" not in verdict(state), "it was of the settings before"
 
 
 @pytest.mark.parametrize("times", [None, RoundTimes(8, 100.0, 97.0)])
