@@ -98,7 +98,7 @@ def _why_fixed(facts: Facts) -> str:
     if workload.resizing_problem:
         return f"{workload.resizing_problem}; give a callable that takes a batch size"
     advice = "give a DataLoader, tensors, or a callable that takes a batch size"
-    return "" if workload.batch_size else f"the batch does not show its size: {advice}"
+    return "" if workload.batch_size else f"the size of the batch is not known: {advice}"
 
 
 def _estimated_bytes(facts: Facts, size: int) -> float:

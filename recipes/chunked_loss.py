@@ -21,7 +21,7 @@ which is not in all versions, and slower under autocast on a CPU.
 from advisor.errors import RefusedError
 from advisor.recipe import TRAINING, Bottleneck, Components, Facts, Phase, Proposal, Recipe, Skip, Value
 
-_NONE = "the model's last layer is no linear one with 16,384 outputs or more"
+_NONE = "the model's last layer is not a linear one with 16,384 outputs or more"
 
 
 class ChunkedLoss(Recipe):

@@ -30,5 +30,5 @@ class ConvBias(Recipe):
     gain = 1.02  # tests/gpu/RESULTS.md: 1.08x on an autoencoder, 1.01x and less elsewhere
 
     def candidates(self, facts: Facts) -> Proposal:
-        none = Skip("no convolution with a bias was found whose result goes to a batch norm only")
+        none = Skip("no convolution with a bias feeds only a batch norm")
         return [False] if facts.workload.biased_conv_norm_pairs else none

@@ -6,7 +6,7 @@ in the mode `default`. Inference then runs under `no_grad` unless `infer.grad` i
 
 Why it helps: Convolutions and matrix products read weights without rearranging them, and folded operations are gone.
 
-When it does not: The weights are copied, so they take memory twice. Parameters that change after the first call have no
+When it does not: The weights are copied, which doubles their memory. Changes of parameters after the first call have no
 effect; loading a state dict compiles everything again.
 
 Numerics: close: folded constants are rounded once where the original rounds at every step.

@@ -1,6 +1,6 @@
 """Debugging aids left on
 
-What it does: Measures what a debugging aid costs that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
+What it does: Measures the cost of a debugging aid that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
 (`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` ends it.
 
 Why it helps: Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes

@@ -8,7 +8,7 @@ each layer lets batches of tens of thousands of samples reach the accuracy of sm
 
 When it does not: The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples,
 SGD or AdamW with a scaled learning rate and a warm-up trains as well. Find the learning rate again. The new state
-begins at nothing: change the optimizer before training starts, without a checkpoint of the old one.
+begins empty: change the optimizer before training starts, without a checkpoint of the old one.
 
 Numerics: changed: another rule for the update.
 

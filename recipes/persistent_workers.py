@@ -26,7 +26,7 @@ class PersistentWorkers(LoaderRecipe):
     key = "data.persistent_workers"
     usual = frozenset({True})
     gain = 1.05  # tests/gpu/RESULTS.md: 1.16x and 1.69x with epochs of less than a second, nothing with long ones
-    without_workers = "the loader has no workers that could live on: num_workers tries some first"
+    without_workers = "the loader has no workers yet: num_workers tries some first"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
         if loader.length is not None and facts.profile is not None:

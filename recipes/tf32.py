@@ -41,7 +41,7 @@ class Tf32(Recipe):
         if facts.on_cuda and (too_old := lacks_units(facts, "tf32")):
             return too_old
         if not facts.on_cuda and _CPU_UNITS not in facts.hardware.host.cpu_features:
-            return Skip("this CPU has no AMX units, without which PyTorch multiplies float32 in full precision")
+            return Skip("this CPU has no AMX units, so PyTorch multiplies float32 in full precision")
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
         if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):

@@ -4,7 +4,7 @@ What it does: Sets how many threads share an operation (`torch.set_num_threads`)
 core.
 
 Why it helps: Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other
-on small operations. In a container PyTorch can have counted cores that it does not get.
+on small operations. In a container PyTorch may count cores that it cannot use.
 
 When it does not: Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads
 share their vector units, so more threads than physical cores seldom help. Fewer gain less once other programs have

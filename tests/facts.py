@@ -3,17 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from advisor.records import (
-    Facts,
-    GpuInfo,
-    Hardware,
-    HostInfo,
-    LoaderFacts,
-    Mode,
-    OptimizerFacts,
-    Profile,
-    WorkloadFacts,
-)
+from advisor.records.hardware import GpuInfo, Hardware, HostInfo
+from advisor.records.kinds import Mode
+from advisor.records.workload import Facts, LoaderFacts, OptimizerFacts, Profile, WorkloadFacts
 
 GIB = 2**30
 IDLE = {"power_limit_w": 700.0, "mig_enabled": False}  # the readings of an H200 on which nothing runs

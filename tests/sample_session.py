@@ -18,33 +18,19 @@ from advisor.experiment.scaling_records import ScalingRecord, ScalingRow
 from advisor.experiment.state import SessionState
 from advisor.figures.stats import break_even_steps
 from advisor.judging.objective import Goal
-from advisor.records import (
-    BaselineRecord,
-    Block,
-    Bottleneck,
-    Candidate,
+from advisor.records import BaselineRecord, Block, Candidate, Combination, Comparison, GpuReadings, SyncPlace, Value
+from advisor.records.hardware import Hardware
+from advisor.records.kinds import Bottleneck, Numerics, Outcome
+from advisor.records.trials import NumericsResult, Recommendation, StackRecord, TargetSpec, TrialRecord, TrialResult
+from advisor.records.workload import (
     Ceilings,
-    Combination,
-    Comparison,
     Facts,
     Finding,
-    GpuReadings,
     HabitRow,
-    Hardware,
     LoaderFacts,
-    Numerics,
-    NumericsResult,
     OperatorRow,
     OptimizerFacts,
-    Outcome,
     Profile,
-    Recommendation,
-    StackRecord,
-    SyncPlace,
-    TargetSpec,
-    TrialRecord,
-    TrialResult,
-    Value,
 )
 
 H200_NOISE = 0.006

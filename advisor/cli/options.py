@@ -211,7 +211,7 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
 OPTIONS: Options = {
     **{name: arguments for *_, options in TOPICS.values() for name, arguments in options.items()},
     # of other commands; those without dashes stand in their places
-    "session": {"metavar": "SESSION", "nargs": "?", "default": "", "help": "its id; the latest if left out"},
+    "session": {"metavar": "SESSION", "nargs": "?", "default": "", "help": "its id; default: the latest"},
     "settings": {"metavar": "SETTINGS", "help": "the file that --export wrote, as in tuned.yaml"},
     "target": {"metavar": "TARGET", "help": "what it is for, as in mymodel:build"},
     "--keep": _value("N", "delete all but the latest N", count_of),

@@ -19,7 +19,7 @@ from advisor.judging.judge import BASELINE, Judge
 from advisor.machine.hardware import own_pids
 from advisor.recipe import PARALLEL
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, Outcome
+from advisor.records import Candidate, Facts, HostInfo, Mode, Outcome
 
 _BUDGET_PER_START = 4  # smallest budget that is enough, as a multiple of the time before the first candidate
 # Other programs are watched for so many seconds, and named from so many per cent of a core on.
@@ -40,12 +40,17 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
     """A warning, for the start of a session, that other programs take cores or the GPU; empty where none do."""
     if not judge.is_busy:
         return ""
-    host, named = facts.hardware.host, ", ".join(map(printable, busiest_programs()))
-    taken = f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
+    taken = cores_taken(facts.hardware.host) if judge.crowded else judge.baseline.disturbed
     return (
-        f"this machine is busy: {taken if judge.crowded else judge.baseline.disturbed}. A result counts as confirmed "
+        f"this machine is busy: {taken}. A result counts as confirmed "
         "only when its whole interval lies above 1.1x; close other programs, or pause until they have ended"
     )
+
+
+def cores_taken(host: HostInfo) -> str:
+    """The number of cores that other programs use, with the names of those that use most."""
+    named = ", ".join(map(printable, busiest_programs()))
+    return f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
 
 
 def busiest_programs(most: int = 3) -> list[str]:
@@ -158,7 +163,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
     needed_s = bench.expected_s(candidate.settings)
     conflict = known.plan.catalog.conflict({**known.stack, **candidate.settings})
     if conflict and bench.budget.allows(needed_s):
-        return f"it cannot be combined with the stack: {conflict}"
+        return f"it cannot be added to the combination: {conflict}"
     return f"no time: it needs about {needed_s:.0f} s; {RAISE_BUDGET}"
 
 
@@ -181,4 +186,4 @@ def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
         else:
             found = known.left_out.get(key, f"the speed with it is {format_ratio(record.own_effect)}")
             why = known.why_unusable(Settings(record.settings)) or found
-        yield recipe, f"{recipe} is accepted, but not in the stack: {why}"
+        yield recipe, f"{recipe} is accepted, but not in the combination: {why}"

@@ -17,11 +17,10 @@ from advisor.judging.runs import Turns, prior_spread
 from advisor.recipe.settings import Settings
 from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, TrialResult
 
-_NOT_FASTER = "the stack is not faster with it"
+_NOT_FASTER = "the combination is not faster with it"
 _AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
-# The reasons of settings that the search worked on, and which are not in what was found.
-UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)
+UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)  # of settings that the search worked on, and that were not found to help
 
 
 class Kind(StrEnum):
@@ -325,7 +324,7 @@ class Known:
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
-        """The best measured combination that may be used, by a search that begins with this one."""
+        """The best measured combination that may be used; this one, unless another is better."""
         gain = self.judge.gain(stack, BASELINE)
         if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted(self.stack)):
             stack = BASELINE

@@ -81,7 +81,7 @@ def drops(known: Known) -> Moves:
             gain = max(policy.INFORMATION, 1 / shown.speedup if shown and shown.speedup < 1 / policy.PROOF else 1.0)
         rest = plan.without(whole, key)
         if rest and not judge.has_tried(rest) and not plan.catalog.conflict(rest):
-            name = f"stack without {recipe.id}{', not compiled' if tells else ''}"
+            name = f"combination without {recipe.id}{', not compiled' if tells else ''}"
             yield Move(Kind.DROP, rest, gain, name)
 
 
@@ -96,7 +96,7 @@ def changes(known: Known) -> Moves:
             continue
         if not (plan.may_stack(candidate) and plan.fits(candidate, stack)):
             continue
-        kind, name = (Kind.ADD, f"stack with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
+        kind, name = (Kind.ADD, f"combination with {candidate.name}") if stack else (Kind.ALONE, candidate.name)
         if candidate.key in stack:
             kind, least = Kind.SWAP, policy.PROOF if plan.recipe(candidate).ladder else 1.0
             gain = max(_usual_gain(known, candidate), least)
@@ -188,7 +188,7 @@ def turns(known: Known) -> Moves:
         open_question = not judge.took_turns(settings) or known.undecided(settings)
         if settings and not (known.pending or failed) and not known.why_unusable(settings) and open_question:
             gain = policy.LARGE_GAIN if promises and settings == stack else policy.PROOF
-            yield Move(Kind.TURNS, settings, gain, "stack, confirmed")
+            yield Move(Kind.TURNS, settings, gain, "combination, in turns")
 
 
 def why_not(known: Known, candidate: Candidate) -> str:

@@ -31,7 +31,7 @@ class ScalingRow:
     @property
     def trial(self) -> str:
         """The name of its trial."""
-        return f"{self.gpus} GPUs: {self.name}" if self.gpus > 1 else "one GPU, with its stack"
+        return f"{self.gpus} GPUs: {self.name}" if self.gpus > 1 else "one GPU, with its combination"
 
     @property
     def efficiency(self) -> float | None:

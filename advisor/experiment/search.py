@@ -40,7 +40,7 @@ def search(known: KnownT, trials: Trials[KnownT], moves: Callable[[KnownT], Iter
 
 
 def rank(possible: Iterable[Move], known: KnownT, trials: Trials[KnownT]) -> list[Move]:
-    """The affordable moves by expected gain (as a logarithm) per second, after those that come first."""
+    """The affordable moves: first those with priority, then by the logarithm of the expected gain per second."""
 
     def worth(move: Move) -> tuple[bool, float]:
         return trials.comes_first(move), math.log(move.gain) / trials.cost_s(move, known)

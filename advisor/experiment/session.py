@@ -304,7 +304,7 @@ class Session:
             about = f"accepted {recipe}"
             self._reporter.warn(refusal, about)
             if not refusal:
-                self._reporter.withdraw(about, f"{recipe} is in the stack now")
+                self._reporter.withdraw(about, f"{recipe} is in the combination now")
 
     # --- after the session -------------------------------------------------------------------------------------
 

@@ -31,14 +31,14 @@ def whole_stacks(known: Known) -> Moves:
     waits for its data. After a decision it is the rest of the stack, if that was never measured.
     """
     if known.pending:
-        yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"stack: {known.stack}")
+        yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"combination: {known.stack}")
         return
     if needs_explaining(known):
         return
     usual = known.usual.filtered(lambda key: key not in known.dropped)
     plain = _usable_form(known, _usable_form(known, usual).merged(known.uncompiled))
     if not set(usual) <= set(known.stack) and not known.judge.has_tried(plain):
-        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"stack: {plain}")
+        yield Move(Kind.STACK, plain, policy.STACK_GAIN, f"combination: {plain}")
     else:
         yield from _compiled_stack(known, plain)
 
@@ -53,7 +53,7 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
         rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
         compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
         gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
-        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"stack: {compiled}")
+        yield Move(Kind.STACK, compiled, max([policy.PROOF, *gains]), f"combination: {compiled}")
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
@@ -72,7 +72,7 @@ def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
 
 
 def compiled_next(known: Known, plain: Settings) -> Settings:
-    """The compiled settings that follow an uncompiled stack, if that runs; empty where nothing is compiled."""
+    """The settings to compile next, after an uncompiled stack that runs; empty where nothing is compiled."""
     return next((move.settings for move in _compiled_stack(known, plain) if move.has_priority), BASELINE)
 
 
@@ -160,7 +160,7 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def compiled_without_loss(settings: Settings) -> Settings:
-    """Settings that compile no more than the model where the loss stays outside the CUDA graphs."""
+    """Settings that compile the model alone if the loss stays outside the CUDA graphs."""
     if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
         return settings
     return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")

@@ -149,6 +149,8 @@ class SessionState:
                     self.decisions[event.recipe] = event.decision
                 if event.value is not None:
                     self.accepted_values[event.recipe] = event.value
+            case events.StackMeasured():
+                self.verification = None  # it was of a file with the stack before
             case events.SessionFailed():
                 self.failure = event
             case events.SessionFinished():

@@ -2,8 +2,8 @@
 
 A setting goes where ``--map`` says; else to the framework's own key; else to the value of the same name, where that is
 unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks,
-jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section: there it is the ``rest``, for a
-settings file beside the config.
+jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section: these settings are the ``rest``, and
+go into a settings file beside the config.
 """
 
 import difflib
@@ -109,7 +109,7 @@ def diff(old: str, new: str, name: str) -> str:
 
 
 class _Writer:
-    """Says phrases in a document, all of a phrase or nothing of it."""
+    """Writes phrases into a document: each as a whole, or not at all."""
 
     def __init__(self, document: Document, wanted: Wanted) -> None:
         self.document = document

@@ -12,7 +12,8 @@ from advisor.figures.sweep import knee_of
 from advisor.judging.objective import Yardstick
 from advisor.records.secrets import arguments_without_secrets
 from advisor.report.evidence import habit_rows
-from advisor.report.figures import roof_shares, settings_to_export, sweep_of, tokens_per_s
+from advisor.report.figures import file_finding, roof_shares, settings_to_export, sweep_of, tokens_per_s
+from advisor.report.verdict import verdict
 from advisor.version import __version__
 
 SCHEMA = 2
@@ -52,7 +53,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
     ``trials`` are the candidates, the control among them, followed by the recipes that proposed none. ``efficiency`` is
     the speed-up of several GPUs over one as a share of their number. Every value can be written as strict JSON.
     """
-    facts, finished, failure = state.facts, state.finished, state.failure
+    facts, finished, failure, found = state.facts, state.finished, state.failure, state.verification
     profile, points, scaling = state.profile, sweep_of(state), state.scaling
     rows = [_whole(row, "efficiency exposed_share") for row in scaling.rows] if scaling else []
     full: Json = {
@@ -61,9 +62,9 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "session": state.session_id or None,
         "target": request.target.target,
         "arguments": arguments_without_secrets(request.target.arguments)[0],
-        "objective": request.objective,
-        **_fields(request, "memory_limit_bytes latency_limit_ms evaluate min_score max_drop budget_s seed"),
-        "hardware": state.hardware,
+        **_fields(request, "objective memory_limit_bytes latency_limit_ms evaluate min_score max_drop budget_s seed"),
+        "result": verdict(state),
+        "hardware": facts.hardware if facts else state.hardware,  # it has what other programs use
         "versions": facts.versions if facts else {},
         "workload": facts.workload if facts else None,
         "baseline": _with_tokens(_baseline(state.baseline, profile), facts),
@@ -71,16 +72,15 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": profile,
         "habits": habit_rows(state),
-        "findings": state.findings,
+        **_fields(state, "findings decisions"),
         **_fields(profile, "ceilings"),
         "roof": dict(zip(("baseline", "stack"), roof_shares(state), strict=True)),
         "sweep": [{**msgspec.to_builtins(point), "knee": point.size == knee_of(points)} for point in points],
         "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
-        "decisions": state.decisions,
         "stack": _with_tokens(_stack(state), facts),
         "parallel": scaling and {**msgspec.to_builtins(scaling), "rows": rows},
-        "verification": state.verification,
+        "verification": found and {**msgspec.to_builtins(found), "confirmed": file_finding(state, found)[0]},
         "messages": [_fields(said, "severity text") for said in state.messages],
         "session_s": finished.session_s if finished else None,
         "time": _whole(finished.spent if finished else None, "outside_s outside_share"),

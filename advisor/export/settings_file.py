@@ -32,8 +32,8 @@ def settings_yaml(state: SessionState, settings: Mapping[str, Value], *, target:
 
 def stack_line(stack: StackRecord, state: SessionState) -> str:
     """A stack's speed-up in one line: ``1.84x (1.80–1.88), confirmed``."""  # noqa: RUF002 - an interval
-    unclear = "unclear, " if stack_is_unclear(state) else ""
-    return f"{unclear}{format_interval(stack.comparison)}{other_batch(stack, state.baseline)}, {how_confirmed(stack)}"
+    effect = format_interval(stack.comparison) + other_batch(stack, state.baseline)
+    return f"{'unclear, ' if stack_is_unclear(state) else ''}{effect}, {how_confirmed(stack, state)}"
 
 
 def _header(state: SessionState, settings: Settings, target: str, beside: str) -> Iterator[str]:

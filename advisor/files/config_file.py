@@ -16,8 +16,7 @@ from advisor.files.paths import content_of
 # What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 _SHOWN = 40  # characters of a bad value in a message
-# Endings of files of YAML; those of other formats and programs are read as YAML too, and refused with another hint.
-_YAML = ("", ".yaml", ".yml")
+_YAML = ("", ".yaml", ".yml")  # endings; files with others are read as YAML too, and refused with another hint
 _OF_SETTINGS = re.compile(r"\w+\.\w|perf_advisor$")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
@@ -67,6 +66,11 @@ class SettingsLoader(ConfigLoader):
         for name in _repeated(key.value for key in keys):
             last = next(key.start_mark for key in reversed(keys) if key.value == name)
             raise yaml.constructor.ConstructorError(None, None, f"{name[:_SHOWN]!r} stands there twice", last)
+        for key, value in pairs:
+            if key.value == "perf_advisor" and value.tag not in self.yaml_constructors:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the settings are behind {value.tag}", value.start_mark
+                )
         return super().construct_mapping(node, deep)
 
     def construct_document(self, node: yaml.Node) -> Any:

@@ -6,21 +6,17 @@ from pathlib import Path
 
 from advisor.errors import TargetError
 
-# The target that stands for the model that we bring.
-DEMO = "demo"
+DEMO = "demo"  # the target that stands for the model that we bring
 
-# The folder of this package, for telling our files from the user's.
-PACKAGE = Path(__file__).parents[1]
-# The folders that packages are installed in.
-INSTALLED = ("/site-packages/", "/dist-packages/")
+PACKAGE = Path(__file__).parents[1]  # the folder of this package: other files are the user's
+INSTALLED = ("/site-packages/", "/dist-packages/")  # the folders that packages are installed in
 _LIBRARY = Path(os.__file__).parent
 _PYTHONS = ("<frozen ", f"{_LIBRARY}/", f"{_LIBRARY.resolve()}/")
 
 # Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
 _NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
 _NO_TARGETS = (".yaml", ".yml", ".toml", ".json")
-# Endings of exported models, which are targets by themselves.
-EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
+EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")  # endings of exported models, which are targets
 
 
 # These answer False, too, for a name that no file can have. Path's own methods raise OSError for one that is too long.

@@ -41,8 +41,7 @@ from advisor.report.whole import summary_sections
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
-# The largest share of the work that is shown as done before the session has ended.
-_ALMOST = 0.99
+_ALMOST = 0.99  # the largest share of the work that is shown as done before the session has ended
 
 
 class HeadlessReporter:
@@ -129,7 +128,7 @@ class HeadlessReporter:
             case events.Said(text, severity):
                 yield text if severity == "information" else f"{severity}: {text}"
             case events.ExportVerified(verification):
-                yield figures.verified_words(verification)
+                yield f"the exported file is {figures.file_finding(self.state, verification)[1]}"
             case events.SessionFinished(cancelled, session_s):
                 words = "interrupted" if cancelled else "failed" if self.state.failure else "finished"
                 yield f"{words} after {format_seconds(session_s)}"
@@ -160,8 +159,8 @@ class HeadlessReporter:
         settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
         effect = stack.result.reason if stack.pending else format_outcome(stack.result)
         if stack.result.measured:
-            gain = self._gain(stack.result, stack.comparison)
-            effect = f"{gain}{figures.other_batch(stack, self.state.baseline)}, {figures.how_confirmed(stack)}"
+            gain = self._gain(stack.result, stack.comparison) + figures.other_batch(stack, self.state.baseline)
+            effect = f"{gain}, {figures.how_confirmed(stack, self.state)}"
         return f"together: {settings}  {effect}"
 
     def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:

@@ -24,7 +24,7 @@ def recomputed(block: torch.nn.Module, *args: typing.Any, **kwargs: typing.Any) 
 
 
 class StatisticsAside:
-    """A context in which a block's norms update copies of their running statistics. It is reentrant."""
+    """A context in which a block's norms update copies of their running statistics. It may be entered again inside."""
 
     def __init__(self, block: torch.nn.Module) -> None:
         self.block = block

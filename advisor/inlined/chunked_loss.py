@@ -126,7 +126,7 @@ class Scores:
 def _in_chunks(
     scores: Any, target: Any, *others: Any, ignore_index: int = -100, reduction: str = "mean", **options: Any
 ) -> Tensor | None:
-    """The cross-entropy of scores; None where they have no rows of classes, or for other arguments than these."""
+    """The cross-entropy of scores; None if they are not rows of classes, or the loss has unusual arguments."""
     has_rows = isinstance(scores, Scores) and (scores.ndim == 2 or scores.swaps)
     is_usual = target.dtype is torch.int64 and reduction in ("mean", "sum") and not options.pop("label_smoothing", 0.0)
     if not has_rows or not is_usual or not all(one is None for one in (*others, *options.values())):

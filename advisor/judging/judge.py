@@ -211,7 +211,7 @@ class Judge:
         return self._turns(settings) is not None
 
     def _turns(self, settings: Settings) -> Turns | None:
-        """The turns of these settings; None where their only run of the baseline is an odd one among all its runs."""
+        """The turns of these settings; None if their only run of the baseline is far from all others."""
         turns = self.in_turn.get(settings)
         if turns is None or len(turns.old) > 1:
             return turns

@@ -68,7 +68,7 @@ class Goal:
 
     @property
     def tries_larger_batches(self) -> bool:
-        """Whether a larger batch may serve it; for latency, to find the largest within a limit."""
+        """Whether a larger batch may help. For latency with a limit: to find the largest batch within it."""
         has_latency_limit = self.objective is Objective.LATENCY and self.latency_limit_ms is not None
         return has_latency_limit or not self.words.larger_batch
 

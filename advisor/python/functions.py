@@ -24,7 +24,7 @@ _SAYS = _NOTES | _METERS | {"write"}
 def only_noting(statements: Sequence[ast.stmt], after: int, names: Mapping[str, Any]) -> list[ast.stmt]:
     """The statements behind a line that only note numbers, which the others do not need: they may run after all.
 
-    They call nothing but what reads a number and keeps or prints it, and name nothing that changes meanwhile.
+    They only read numbers and keep or print them, and name nothing that changes meanwhile.
     """
     found: list[ast.stmt] = []
     needed, anew = set[str](), set[str]()  # what the others read and bind behind it

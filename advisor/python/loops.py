@@ -53,7 +53,7 @@ class Where:
 
 
 def stack_from(frame: FrameType) -> list[Where]:
-    """The frames that are at work, from one up the stack."""
+    """This frame and its callers, each with its current line, innermost first."""
     return [Where(one, line) for one, line in traceback.walk_stack(frame)]
 
 

@@ -32,7 +32,7 @@ TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
 CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
-NEEDS_PROFILE = Skip("not known before the instrumented pass")
+NEEDS_PROFILE = Skip("known only after the step was profiled")
 
 # Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
 _GAIN_OF_USUAL = 1.05
@@ -374,7 +374,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """
     if facts.computes(*families):
         return None
-    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before the instrumented pass")
+    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before profiling")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -40,8 +40,7 @@ class Candidate:
         return {self.key: self.value}
 
 
-# The reason of a trial whose model DistributedDataParallel cannot train unless it looks for them.
-UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParallel)"
+UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParallel)"  # the reason of a failed trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +149,7 @@ class Verification:
     problem: str = ""  # why the speed is unknown
     difference: float | None = None  # the relative one of what is compared, None where nothing is
     compared: str = "outputs"  # or losses
+    whole_rounds: bool = False  # rounds of a script's own loop were timed: the step, and all else that it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +379,7 @@ class TrialRecord:
     @property
     def label(self) -> str:
         """The candidate's name; with a remark if it was measured on top of the stack."""
-        return self.candidate.name if self.alone else f"{self.candidate.name}, with the stack"
+        return self.candidate.name if self.alone else f"{self.candidate.name}, with the combination"
 
     @property
     def verdict(self) -> Verdict:

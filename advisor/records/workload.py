@@ -145,7 +145,7 @@ class WorkloadFacts:
 
     @property
     def takes_arguments_only(self) -> bool:
-        """Whether the loop is that of a script's Trainer, which settings reach as its arguments alone."""
+        """Whether a script's Trainer runs the loop, so that settings can only be written as its arguments."""
         return bool(self.trainer) and any(place.kind == "arguments" for place in self.places)
 
     def has(self, *families: str) -> bool:

@@ -69,7 +69,7 @@ def _moved(ratio: float, noise: float) -> str:
 def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
     """All that is compared of a session, by its kind and its name."""
     state, facts, found = side.state, side.state.facts, ranking(side.state)
-    stack = figure_pairs(found.together, how_confirmed(state.stack)) if found.together and state.stack else ()
+    stack = figure_pairs(found.together, how_confirmed(state.stack, state)) if found.together and state.stack else ()
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()
     settings = (facts.workload.current if facts else {}), state.stack_settings
     present, together = ({key: text_of(value) for key, value in sorted(each.items())} for each in settings)

@@ -1,6 +1,5 @@
 """The evidence for a verdict: caveats, the baseline, the machine, the profile, the roof, batch sizes, habits."""
 
-import math
 from collections.abc import Iterable, Iterator
 
 from advisor.experiment.state import SessionState
@@ -26,9 +25,7 @@ from advisor.report.document import Code, Inline, Section, Table, by_heading, pa
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
-# A larger share of a measured peak rate is shown as a contradiction; fast algorithms reach somewhat more than 1.
-_MOST_OF_A_PEAK = 1.5
-_AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
+_MOST_OF_A_PEAK = 1.5  # a larger share of a measured peak rate is a contradiction; fast algorithms reach more than 1
 
 
 def caveats_section(state: SessionState) -> Section:
@@ -43,10 +40,8 @@ def caveats_section(state: SessionState) -> Section:
         for reached in figures.roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
     ]
-    verified, comparison = state.verification, stack.comparison if stack else None
-    low, high = (comparison.ci_low / _AGREES, comparison.ci_high * _AGREES) if comparison else (0.0, math.inf)
-    if verified and not (verified.speedup and low <= verified.speedup <= high):
-        caveats.append(figures.as_sentence(f"the exported file is {figures.verified_words(verified)}"))
+    if (found := state.verification) and not figures.file_finding(state, found)[0]:
+        caveats.append(f"The exported file is {figures.file_finding(state, found)[1]}.")
     return section("Read this first", tuple(caveats), warns=True)
 
 

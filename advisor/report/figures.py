@@ -65,12 +65,7 @@ def effect_words(record: TrialRecord) -> str:
 
 def as_sentence(text: str) -> str:
     """A remark of the session, which begins in lower case and has no end, as a sentence."""
-    return f"{text[:1].upper()}{reason_words(text)[1:].rstrip('.')}."
-
-
-def reason_words(reason: str) -> str:
-    """A reason or a remark, as a journal has it, with the word that people read."""
-    return reason.replace("the stack", "the combination")
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def call_words(calls: Latency) -> str:
@@ -84,13 +79,11 @@ def interval_words(baseline: BaselineRecord) -> str:
     return f"{format_within(baseline.half_width)} ({counted(baseline.runs, 'run')})"
 
 
-def how_confirmed(stack: StackRecord) -> str:
-    """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``.
-
-    On a busy machine a figure is only confirmed if its whole interval is above 1.1x.
-    """
+def how_confirmed(stack: StackRecord, state: SessionState) -> str:
+    """The certainty of the stack's figure: ``confirmed`` by turns, and by the exported file if it was timed; or not."""
     if stack.confirmed:
-        return "confirmed"
+        agrees = state.verification is None or file_finding(state, state.verification)[0]
+        return "confirmed" if agrees else "not confirmed by the exported file"
     in_turn = stack.comparison is not None and stack.comparison.paired
     return f"{IN_TURN}, not confirmed beside other programs" if in_turn else "measured once"
 
@@ -121,19 +114,41 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
     return " to ".join(dict.fromkeys(map(format_ms, (min(times_ms), max(times_ms))))), series
 
 
-# --- the export ---------------------------------------------------------------------------------------------------
+# --- the exported file, and the whole loop of a script -------------------------------------------------------------
+
+_MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
+_AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
+_SAME = 1.03  # a file that should gain less may be slower
 
 
-def verified_words(verification: Verification) -> str:
-    """The result of verifying an exported file, and the session's: ``verified: 6.80x in a plain loop (12.1 ms ...``."""
-    if verification.speedup is None:
-        return f"not verified: {verification.problem}"
-    steps = f"{format_ms(verification.plain_step_ms)} before, {format_ms(verification.tuned_step_ms)} with it"
-    words = f"verified: {format_times(verification.speedup)} in a plain loop ({steps})"
-    if difference := verification.difference:
-        words += f", {verification.compared} within {format_percent(difference, digits=2)}"
-    measured = verification.session_speedup
-    return f"{words}; the session measured {format_times(measured)}" if measured else words
+def step_share(state: SessionState) -> float:
+    """The step's share of a round of a script's loop; 1 where it is nearly all of it, or the loop is no script's."""
+    times = state.baseline.result.whole_rounds if state.baseline else None
+    share = times.step_ms / times.round_ms if times else 1.0
+    return share if share <= _MOST_OF_A_ROUND else 1.0
+
+
+def of_the_loop(speedup: float, share: float) -> float:
+    """The speed-up of a loop of which this share becomes so many times as fast."""
+    return 1 / (1 - share * (1 - 1 / speedup))
+
+
+def file_finding(state: SessionState, found: Verification) -> tuple[bool, str]:
+    """Whether an exported file does what the session measured; and what it does, as ``confirmed: 1.90x (...``."""
+    if found.speedup is None:
+        return False, f"not confirmed: {found.problem}"
+    effect = (state.stack and state.stack.comparison) or Comparison(found.speedup, found.speedup, found.speedup)
+    share = step_share(state) if found.whole_rounds else 1.0
+    middle, low, high = (of_the_loop(one, share) for one in (effect.speedup, effect.ci_low, effect.ci_high))
+    agrees = low / _AGREES <= found.speedup <= high * _AGREES and (found.speedup >= 1 or middle < _SAME)
+    differs = "slower" if found.speedup < 1 else "less fast" if found.speedup < low else "faster than measured"
+    steps = before_and_after(format_ms, found.plain_step_ms, found.tuned_step_ms)
+    losses = f", {found.compared} within {format_percent(found.difference, digits=2)}" if found.difference else ""
+    by, measured = f"{'confirmed' if agrees else differs}: {found.speedup:.2f}x", format_times(effect.speedup)
+    if share == 1.0:
+        return agrees, f"{by} in a plain loop ({steps} a step){losses}; the session measured {measured}"
+    gives = f"your step is {format_percent(share)} of it, so {measured} for the step gives {middle:.2f}x"
+    return agrees, f"{by} for the whole loop ({steps} a round){losses}; {gives}"
 
 
 # --- the GPU, the CPU and energy ------------------------------------------------------------------------------
@@ -145,9 +160,8 @@ def gpu_words(gpu: GpuReadings) -> str:
     parts += [f"SM clock {gpu.sm_clock_mhz} MHz"] if gpu.sm_clock_mhz is not None else []
     parts += [f"{gpu.power_w:.0f} W on average"] if gpu.power_w is not None else []
     parts += ["at its power cap"] if POWER_CAP in gpu.throttle_reasons else []  # normal for a heavy step
-    if limits := [reason for reason in gpu.throttle_reasons if reason != POWER_CAP]:
-        parts.append(f"clocks limited ({', '.join(limits)})")
-    return ", ".join(parts)
+    limits = ", ".join(reason for reason in gpu.throttle_reasons if reason != POWER_CAP)
+    return ", ".join([*parts, f"clocks limited ({limits})"] if limits else parts)
 
 
 def energy_words(energy_j: float | None, before_j: float | None = None) -> str:

@@ -46,8 +46,7 @@ def forest_chart(state: SessionState) -> Bars | None:
     if found.step_ms is None or not measured:
         return None
     count = len(state.stack_settings)
-    shown = [(f"all {count} together", found.together)] if found.together and count > 1 else []
-    shown += measured
+    shown = [*([(f"all {count} together", found.together)] if found.together and count > 1 else []), *measured]
     effects = [figures.effect for _, figures in shown]
     ends = [(max(one.ci_low, one.speedup / 3), min(one.ci_high, one.speedup * 3)) for one in effects]
     scale = _Scale([1.0, *(end for each in ends for end in each)])
@@ -66,15 +65,13 @@ def forest_chart(state: SessionState) -> Bars | None:
 
 def phases_chart(state: SessionState) -> Bars | None:
     """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars."""
-    words = "These steps wait after each phase, so their sum can exceed the step."
-    bars = phase_bars(state)
+    words, bars = "These steps wait after each phase, so their sum can exceed the step.", phase_bars(state)
     return Bars("Where a step goes", words, bars) if bars else None
 
 
 def phase_bars(state: SessionState) -> tuple[Stacked, ...]:
     """The bars of the phases, of the step before and after; none before the profile is taken."""
-    bars = []
-    before = state.profile.phases if state.profile else {}
+    bars, before = list[Stacked](), state.profile.phases if state.profile else {}
     for name, phases in (("before", before), ("after", tuned_phases(state) if before else {})):
         total = sum(phases.values())
         parts = []

@@ -33,7 +33,7 @@ from advisor.records import (
     TrialRecord,
     Verdict,
 )
-from advisor.report.figures import IN_TURN, before_and_after, energy_words, reason_words, settings_to_export
+from advisor.report.figures import IN_TURN, before_and_after, energy_words, settings_to_export
 
 
 class Against(StrEnum):
@@ -41,7 +41,7 @@ class Against(StrEnum):
 
     BASELINE = "against the baseline"
     REST = "compared with and without it"
-    NOT_SPLIT = "of the combination, not yet compared without it"
+    NOT_SPLIT = "the figures of all settings together, not yet compared without it"
 
 
 _LONG_NAME = 24  # characters; a longer name is shown without its value, if the recipe has no other value here
@@ -93,7 +93,8 @@ class Figures:
         """The comparison behind the speed-up: ``compared with and without it, 2 other settings on``."""
         if self.against is Against.BASELINE:
             return IN_TURN if self.effect.paired else f"alone, {self.against.value}"
-        return f"{self.against.value}, {counted(self.others, 'other setting')} on"
+        others = f", {counted(self.others, 'other setting')} on" if self.against is Against.REST else ""
+        return f"{self.against.value}{others}"
 
     @property
     def steps(self) -> str:
@@ -345,7 +346,7 @@ def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState,
         reason = format_outcome(record.result)
         return f"{reason.rstrip('.')}. {record.result.hint}" if record.result.hint else reason
     if tick is not Tick.ON and state.stack and (why := state.stack.dropped.get(candidate.key)):
-        return reason_words(why)
+        return why
     always = state.baseline is not None and state.baseline.result.disturbed  # the session says it once
     return f"unreliable: {record.result.disturbed}" if record and record.result.disturbed and not always else ""
 
@@ -359,16 +360,15 @@ def title_of(recipe: str, catalog: Catalog | None) -> str:
 def _folds(state: SessionState) -> Iterator[Fold]:
     """The settings without figures: those not tried, or not yet, and those that do not apply."""
     over = state.finished is not None or state.failure is not None
-    untried: dict[str, str] = {}
+    untried, waits = dict[str, str](), "not tried" if over else "waiting"
     for name, candidate in state.candidates.items():
         record = state.trials.get(name)
         if name == state.running or candidate.recipe == CONTROL:
             continue
         if record is None:
-            waits = "not tried" if over else "waiting"
             untried[name] = "changes results: tried last" if name in state.consent else waits
         elif record.result.outcome is Outcome.SKIPPED:
-            untried[name] = reason_words(record.result.reason)
+            untried[name] = record.result.reason
     if untried:
         yield Fold("untried", f"{len(untried)} {'not tried' if over else 'to try'}", tuple(untried.items()))
     if state.skipped:

@@ -33,7 +33,7 @@ from advisor.report.document import (
     shown,
     table_of,
 )
-from advisor.report.figures import IN_TURN, before_and_after, call_words, how_confirmed, reason_words, verified_words
+from advisor.report.figures import before_and_after, call_words, file_finding, how_confirmed
 from advisor.report.rows import Against, Figures, Row, Tick, figures_of, ranking, title_of, together_of
 from advisor.report.verdict import no_result
 
@@ -152,19 +152,19 @@ def stack_blocks(state: SessionState) -> Iterator[Block]:
             yield pairs(_stack_pairs(state, stack, figures))
     if stack.dropped:
         yield "Left out of the combination:"
-        yield tuple(f"{key}: {reason_words(reason)}" for key, reason in stack.dropped.items())
+        yield tuple(f"{key}: {reason}" for key, reason in stack.dropped.items())
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
     """The effect of the settings together."""
-    yield from figure_pairs(figures, f"confirmed {IN_TURN}" if stack.confirmed else how_confirmed(stack))
+    yield from figure_pairs(figures, how_confirmed(stack, state))
     if (size := stack.result.batch_size) and figures.samples is None:
         rates = [1e3 * size / step_ms for step_ms in (figures.before_ms, figures.after_ms)]
         yield "Throughput", before_and_after(format_rate, *rates)
     yield from _start_up_pairs(stack.result, stack.break_even_steps, figures)
     yield from doubts_and_notes(stack.result, state)
     if state.verification:
-        yield "Exported file", verified_words(state.verification)
+        yield "Exported file", file_finding(state, state.verification)[1]
 
 
 def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:

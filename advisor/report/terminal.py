@@ -15,8 +15,7 @@ from advisor.records import Verdict
 from advisor.report import document as doc
 
 PLAIN_WIDTH = 100
-# The colours by their names; the app has its own colours for the same names.
-COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}
+COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}  # the app has its own
 _STYLES = {
     Verdict.FASTER: "good",
     Verdict.SLOWER: "bad",

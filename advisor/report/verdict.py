@@ -36,6 +36,8 @@ def verdict(state: SessionState) -> str:
     if failed:
         return f"{failed} Until then: {' '.join(sentences)}"
     sentences += filter(None, (whole_loop(state),))
+    if found := state.verification:
+        sentences.append(f"The exported file is {figures.file_finding(state, found)[1]}.")
     if state.finished is None or state.finished.cancelled:
         sentences.append("The session did not run to its end: these are the measurements until then.")
     return " ".join(sentences)
@@ -73,15 +75,10 @@ def _details(state: SessionState) -> str:
     stack, together = state.stack, together_of(state)
     if stack is None or together is None or not _has_result(state):
         return ""
-    told = f"{together.steps} a step"
-    if state.goal.objective is Objective.MEMORY:
-        told = together.memory
-    elif state.goal.objective is Objective.ENERGY and together.energy:
-        told = together.energy
-    sure = f"confirmed {figures.IN_TURN}" if stack.confirmed else figures.how_confirmed(stack)
+    told = {Objective.MEMORY: together.memory, Objective.ENERGY: together.energy}.get(state.goal.objective)
     rate = figures.tokens_per_s(state.facts, stack.samples_per_s)
     tokens = f", {format_rate(rate, 'tokens')}" if rate else ""
-    return f", {sure}: {told}{tokens}"
+    return f", {figures.how_confirmed(stack, state)}: {told or f'{together.steps} a step'}{tokens}"
 
 
 # --- no result ----------------------------------------------------------------------------------------------------
@@ -90,7 +87,7 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 
 def no_result(state: SessionState) -> tuple[str, bool]:
-    """The reason that there are no settings to use, as part of a sentence; and whether it is a finding.
+    """Why there are no settings to use, as part of a sentence; and whether that is a finding.
 
     A finding says something about the settings. Otherwise they are undecided.
     """
@@ -129,7 +126,7 @@ def export_remark(state: SessionState) -> str:
         return f", without settings: {no_result(state)[0]}"
     if stack is None or figures.settings_to_export(state) != stack.settings:
         return ""
-    once = "" if stack.confirmed else f", {figures.how_confirmed(stack)}: {format_interval(stack.comparison)}"
+    once = "" if stack.confirmed else f", {figures.how_confirmed(stack, state)}: {format_interval(stack.comparison)}"
     if figures.stack_is_unclear(state):
         return f"{once}, so it is unclear whether they are faster together"
     return once if figures.stack_helps(state) else f", though together they {state.goal.not_better(2)}"
@@ -137,21 +134,19 @@ def export_remark(state: SessionState) -> str:
 
 # --- the whole loop of a script -----------------------------------------------------------------------------------
 
-_MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
-
 
 def whole_loop(state: SessionState) -> str:
     """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
     times = state.baseline.result.whole_rounds if state.baseline else None
-    if times is None or times.step_ms > _MOST_OF_A_ROUND * times.round_ms:
+    share = figures.step_share(state)
+    if times is None or share == 1.0:
         return ""
-    share = times.step_ms / times.round_ms
     named = [(f"`{one.text}` (line {one.line})", one) for one in times.left_out]
     named = [(f"evaluation, {name}," if one.evaluates else name, one) for name, one in named]
     rest = ", ".join(f"{name} takes {format_percent(one.share)}" for name, one in named)
     said = f"Your step is {format_percent(share)} of a round of your loop; {rest or 'the rest is not named'}."
-    stack = state.stack
-    if stack is None or not stack.comparison or not figures.stack_helps(state):
+    stack, timed = state.stack, state.verification and state.verification.whole_rounds
+    if stack is None or not stack.comparison or not figures.stack_helps(state) or timed:
         return said
-    whole = 1 / (1 - share * (1 - 1 / stack.comparison.speedup))
-    return f"{said} So the whole loop gets about {format_times(whole)} as fast."
+    whole = figures.of_the_loop(stack.comparison.speedup, share)
+    return f"{said} With these settings the whole loop is about {format_times(whole)} as fast."

@@ -10,7 +10,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.report import evidence
 from advisor.report.document import Block, Document, Listing, Section, section, shown
 from advisor.report.evidence import habits_section, source_section
-from advisor.report.figures import candidates_tried, reason_words
+from advisor.report.figures import candidates_tried
 from advisor.report.pictures import pictures
 from advisor.report.settings import settings_sections, stack_blocks, untried_table
 from advisor.report.several_gpus import several_gpus_section
@@ -122,7 +122,7 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
     notes = [f"Goal: {goal.words.short}{most}, within {format_seconds(budget_s)}.", whole_loop(state)]
     told = state.baseline.result.notes if state.baseline else ()
     notes += [note for note in (state.facts.workload.notes if state.facts else ()) if note not in told]
-    notes += [reason_words(said.text) for said in state.messages if said.severity == "information"]
+    notes += [said.text for said in state.messages if said.severity == "information"]
     machine = evidence.hardware_table(state.hardware, None) if state.hardware else None
     more = section("Notes", tuple(filter(None, notes))), section("Machine", machine), source_section(state)
     return shown([evidence.caveats_section(state), evidence.baseline_section(state, catalog), *more])

@@ -107,7 +107,7 @@ class Builder:
         return self.usable and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
-        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError where the builder is no use."""
+        """Fork a trial; ``theirs`` is its end of the connection. Raises OSError or EOFError if the builder is gone."""
         end, told = CONTEXT.Pipe(duplex=False)
         try:
             self._connection.send((spec, asked_at))

@@ -132,7 +132,7 @@ class Runner:
         self.skip(beside=True)
 
     def skip(self, *, beside: bool = False) -> None:
-        """End every live trial at once, the background compilation only ``beside``. Later trials start as usual."""
+        """End every live trial at once; the background compilation too if ``beside``. Later trials start as usual."""
         with self._lock:
             live = [trial for trial in self._live if beside or trial is not self._beside]
         for trial in live:

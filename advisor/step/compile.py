@@ -192,7 +192,7 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
 
 
 def as_written(model: nn.Module) -> nn.Module:
-    """The model as it was before it was compiled as a whole; one that was compiled in place is that from now on."""
+    """The model that was compiled as a whole, without its compiled form, which one compiled in place loses."""
     written: nn.Module = getattr(model, "_orig_mod", model)
     written._compiled_call_impl = None
     return written

@@ -91,7 +91,7 @@ class OnDevice:
 
 
 def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
-    """A copy of a dataset without its last transforms that can run on batches, and those transforms.
+    """A copy of a dataset without its last transforms, if these can run on batches; and these transforms.
 
     They are taken from the end of its attribute ``transform``, one transform or a ``Compose``, also of the dataset
     inside a ``Subset``. The list is empty if there are none.

@@ -1,4 +1,4 @@
-"""A step that is captured in CUDA graphs and replayed: GraphedStep, and what a plan or a trial makes of it."""
+"""GraphedStep: a step that is captured in CUDA graphs and replayed; and ``captured``, which makes one of a step."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -372,7 +372,7 @@ def _agree(one: Any, other: Any, tolerance: float) -> bool:
 
 
 def own_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that belongs to the caller; a parameter is its own."""
+    """A copy of a tensor, which the caller may change; a parameter itself."""
     return tensor if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
 
 

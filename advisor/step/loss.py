@@ -163,7 +163,7 @@ def _names_of(loss: Callable[..., Any]) -> list[str]:
 
 
 def takes_output_only(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is ``loss(output)``: a number or a word as the default of a second parameter is an option."""
+    """Whether a loss is ``loss(output)``: a second parameter whose default is a number or a word is an option."""
     given = parameters_of_loss(loss)
     alone = len(_names_of(loss)) <= 1 and bool(given) and not any(one.kind is one.VAR_POSITIONAL for one in given)
     return alone and (len(given) == 1 or isinstance(given[1].default, float | int | str))
@@ -205,7 +205,7 @@ def number_in(value: Any) -> torch.Tensor | None:
 
 
 def returned(value: Any) -> str:
-    """A description of a loss function's result that is no number."""
+    """A description of a loss function's result, which should be a number and is not."""
     if isinstance(value, torch.Tensor):
         return f"{value.numel()} numbers, not one"
     if isinstance(value, Mapping):

@@ -90,8 +90,8 @@ class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
     A batch that the ranks cannot divide equally is filled up with its own first samples, so that all parts have the
-    same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler with PyTorch's
-    generator uses that seed and draws the order of a loop without ranks. Others must draw the same in all ranks.
+    same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler that draws from
+    PyTorch's generator uses that seed: its order is that of one process. Others must draw the same in all ranks.
 
     With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
     and their batches come in random order. Neighbours go to different ranks, so none waits for another's long samples.

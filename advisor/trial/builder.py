@@ -89,7 +89,7 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
         return torch.cuda.is_initialized() and asks_cuda()
 
     def stop() -> None:
-        """End the building where it first uses CUDA: this process cannot be forked then, and each trial builds."""
+        """Stop building at the first use of CUDA: this process could not be forked, so each trial builds for itself."""
         nonlocal stopped
         stopped = True
         raise SystemExit
@@ -176,7 +176,7 @@ def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
 def _forked(
     connection: Connection, loop: Loop | None, threads: int, others: Iterable[Connection]
 ) -> tuple[TrialSpec, BaseProcess, Connection]:
-    """Receive a spec, the trial's end of its channel and the pipe for its end, and fork the trial."""
+    """Receive a spec, the trial's end of the channel and the pipe that reports its exit; fork the trial."""
     spec, asked_at = connection.recv()
     channel, end = Connection(recv_handle(connection)), Connection(recv_handle(connection), readable=False)
 

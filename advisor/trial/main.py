@@ -43,13 +43,12 @@ from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import components_of, feed_of, form_of_loss, schedules_that_go_on, set_mode, stepper
 from advisor.workloads.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.workloads.loop import Loop, describe
+from advisor.workloads.scripts import is_script
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
-# The longest wait for the end of the trial before. Seconds; to leave a GPU takes 0.4 on an H200.
-_ENDING_S = 5.0
-# Most time that the phases take, as a multiple of their limit and a step. Unitless.
-_PHASES_PATIENCE = 2
+_ENDING_S = 5.0  # the longest wait for the end of the trial before; seconds; to leave a GPU takes 0.4 on an H200
+_PHASES_PATIENCE = 2  # the most time that the phases take, as a multiple of their limit and a step; unitless
 # A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
 _FEWEST_BASELINE_STEPS = 5
 _BUDGET_PER_BASELINE = 8
@@ -273,7 +272,9 @@ class Stages:
         if needed_s < self.spec.timeout_s:
             return
         minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
-        shorter = "smaller samples, by --input SHAPE, or less work in it"
+        target = self.spec.target
+        where = "in your script" if is_script(target.target, target.directory, "build") else "by --input SHAPE"
+        shorter = f"smaller samples, {where}, or less work in it"
         if (loop.loader is None or loop.loader.batch_size is not None) and (loop.batch_size or 1) > 1:
             shorter = f"--batch-size {(loop.batch_size or 1) // 2}"
         raise TooSlowError(

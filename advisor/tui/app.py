@@ -24,12 +24,11 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from advisor.errors import ExitCode
-from advisor.experiment.events import Event, ExportVerified, SessionFailed, SessionFinished
+from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.past.journal import PastSession
 from advisor.experiment.request import Outputs, Request
 from advisor.recipe.catalog import load_catalog
 from advisor.report.document import Listing, section, shown
-from advisor.report.figures import verified_words
 from advisor.tui.context import Context, Job, events_of
 from advisor.tui.controller import MEASURING, SESSION_GROUP, Controller
 from advisor.tui.keys import APP_KEYS
@@ -129,8 +128,6 @@ class AdvisorApp(ThemedApp):
                     if session_s > RINGS_AFTER_S and not cancelled and self.alive:
                         self.bell()
                         Console(file=sys.__stdout__).set_window_title("perf-advisor: done")
-                case ExportVerified(found) if found.problem:
-                    self.notify(verified_words(found), severity="warning")
 
     def _show_failure(self, failure: SessionFailed) -> None:
         if self.alive:

@@ -12,14 +12,13 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
 from advisor.records import Verdict
 from advisor.report.document import Stacked
-from advisor.report.figures import IN_TURN
 
 DIM = "$dim"
 BROAD = 100  # cells of a screen from which on two panels stand beside each other
 # The colours of verdicts; of the others there is nothing to point out.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
 
-LISTED = ("stack: ", "again: ")  # the beginnings of the names of trials that list their settings
+LISTED = ("combination: ", "again: ")  # the beginnings of the names of trials that list their settings
 _LIST_ENTRY = re.compile(r"(\w+): ([^,:]+)(?:, |$)")
 
 # Distinct on dark and on light grounds; a phase keeps its colour in every session. Others take the spare ones in turn.
@@ -45,8 +44,7 @@ def waiting_text(state: SessionState, waiting: str) -> str:
 def trial_name(name: str, width: int = 40, first: str = "") -> str:
     """A trial's name in so many cells. A long list of settings is told by their number, and by how it differs from the
     list in the name ``first``."""
-    name = f"stack, {IN_TURN}" if name == "stack, confirmed" else name  # whether it is, is known once it has ended
-    told = re.sub("^stack|(?<=the )stack", "combination", name)
+    told = name
     if name.startswith(LISTED) and (len(told) > width or name.startswith("again")):
         again = ", again" if name.startswith("again") else ""
         lists = [_LIST_ENTRY.findall(one) for one in (name, first)]

@@ -216,7 +216,7 @@ def _without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str,
 
 
 def _kind_of(value: Any) -> str:
-    """The kind of a part; empty for a function, and for values of several possible kinds."""
+    """The kind of a part; empty for a function, and for a value that may be of several kinds."""
     if isinstance(value, Optimizer) or (isinstance(value, type) and issubclass(value, Optimizer)):
         return "optimizer"
     if isinstance(value, _Loss):

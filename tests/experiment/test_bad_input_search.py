@@ -58,7 +58,7 @@ def test_where_only_a_stack_had_time_and_could_not_be_used_its_parts_have_the_re
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, usual=True)
     run = FakeRun(tmp_path, lambda settings: fault if settings else 1.0, only=("one", "two"), budget_s=4.0).run()
-    assert run.order == ["baseline", f"stack: {Settings({'planted.one': True, 'planted.two': True})}"]
+    assert run.order == ["baseline", f"combination: {Settings({'planted.one': True, 'planted.two': True})}"]
     told = "nothing that was tried could be used"
     assert f": {told}. 2 candidates could not be tried, with the reasons below." in verdict(run.state)
     shown = "\n".join(line.plain for line in headline(run.state, ranking(run.state)).lines)
@@ -97,11 +97,11 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
         assert "measurably" not in advice
 
 
-@pytest.mark.parametrize(("budget_s", "told"), [(5.0, "measured once"), (8.0, "confirmed in turn")])
+@pytest.mark.parametrize(("budget_s", "told"), [(5.0, "measured once"), (8.0, "confirmed")])
 def test_seconds_are_enough_for_the_stack(tmp_path, budget_s, told):
     run = planted(tmp_path, "nothing", pauses_removed, budget_s=budget_s).run()
     ended_well(run)
-    assert run.order[1] == f"stack: {Settings(BEST)}"
+    assert run.order[1] == f"combination: {Settings(BEST)}"
     assert told in verdict(run.state)
 
 
@@ -125,7 +125,7 @@ def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path)
     run = FakeRun(tmp_path, speed, only=("first", "second", "compile"), budget_s=120.0).run()
     ended_well(run)
     compiled = Settings({**BEST, "compile.mode": "default"})
-    assert run.started.index(f"stack: {Settings(BEST)}") < run.started.index(f"stack: {compiled}")
+    assert run.started.index(f"combination: {Settings(BEST)}") < run.started.index(f"combination: {compiled}")
     told = [text for text in warnings(run) if text.startswith("there was too little time for these together: ")]
     assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling); raise --budget"
     assert not run.state.trials["compile=default"].result.measured
@@ -136,7 +136,7 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
 
     class BuiltOnce(FakeTrials):
         def open(self, spec, listen):
-            if spec.trial_id.startswith("baseline, beside"):
+            if spec.trial_id.startswith("baseline, in turns"):
                 self.speed = lambda settings: pauses_removed(settings) if settings else "the port is taken"
             return super().open(spec, listen)
 
@@ -145,7 +145,7 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
     run = FakeRun(tmp_path, pauses_removed, trials=trials, only=("first", "second"), budget_s=60.0).run()
     ended_well(run)
     assert not run.state.stack.confirmed
-    assert run.started.count("stack, confirmed") == 1
+    assert run.started.count("combination, in turns") == 1
     (warning,) = warnings(run)
     assert warning.startswith("your own settings failed when they were measured again: the port is taken")
     assert "let the target be built and run any number of times" in warning

@@ -11,6 +11,7 @@ from fake_trials import FakeRun
 from made_up import bench_of, failed
 from stopped_clock import Clock
 
+from advisor.errors import TooSlowError
 from advisor.experiment.measuring.baseline import reference_spec
 from advisor.experiment.measuring.budget import Budget, expected_compile_s
 from advisor.judging.numerics import Spread
@@ -18,6 +19,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
 from advisor.trial.main import Stages
+from advisor.workloads.loop import Loop
 
 PLAIN, DEFAULT, TUNED = Settings(), Settings({"compile.mode": "default"}), Settings({"compile.mode": "max-autotune"})
 
@@ -186,6 +188,15 @@ def test_steps_too_slow_for_the_budget_end_the_session_with_that_reason(tmp_path
 def test_phases_are_not_timed_where_the_time_out_would_lose_what_was_measured(left_s, timed, tmp_path):
     spec = TrialSpec("baseline", TargetSpec("m.py:build", str(tmp_path), device="cpu"), {}, 1, 1, 60, "")
     assert Stages(spec, SimpleNamespace(), time.monotonic() + left_s)._may_time_phases(2000.0) is timed
+
+
+@pytest.mark.parametrize(("text", "advised"), [("def build(): ...", "--input"), ("print(1)", "in your script")])
+def test_a_shorter_step_is_advised_by_what_works_for_the_target(text, advised, tmp_path):
+    (tmp_path / "m.py").write_text(text)
+    spec = TrialSpec("baseline", TargetSpec("m.py", str(tmp_path)), {}, 1, 1, 5, "")
+    with pytest.raises(TooSlowError) as refused:
+        Stages(spec, SimpleNamespace(), 0.0)._refuse_hopeless(Loop(), 0.0, 9.0)
+    assert advised in refused.value.hint
 
 
 BASELINE = TrialResult(

@@ -68,7 +68,7 @@ def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_pat
     assert at_once.stack.pending
     assert at_once.stack.settings == {SECOND: True, THIRD: True}
     assert at_once.stack.comparison is None
-    assert started(later)[0] == f"stack: {SECOND}: true, {THIRD}: true"
+    assert started(later)[0] == f"combination: {SECOND}: true, {THIRD}: true"
     assert not any(FIRST in name for name in started(later))
     stacks = [tuple(event.record.settings) for event in run.posted(events.StackMeasured) if confirmed(event)]
     assert list(dict.fromkeys(stacks)) == [(SECOND, THIRD), (THIRD,)]
@@ -90,8 +90,8 @@ def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
     decided(run, confirmed, "values", None)
     run.run_until(told_of("values=2"))
     order = run.order
-    assert order[:3] == ["baseline", f"stack: {SECOND}: true", "stack with third=true"]
-    assert order.index("values=1") < order.index("stack, confirmed") < order.index("values=2")
+    assert order[:3] == ["baseline", f"combination: {SECOND}: true", "combination with third=true"]
+    assert order.index("values=1") < order.index("combination, in turns") < order.index("values=2")
     assert all(run.state.trials[f"values={value}"].verdict is Verdict.SLOWER for value in (1, 2))
     assert run.state.stack.settings == {SECOND: True, THIRD: True}
     assert run.state.stack.confirmed
@@ -210,7 +210,7 @@ def test_what_took_turns_takes_them_again_when_it_is_tried_again(tmp_path):
     assert run.state.stack.confirmed
     since = len(run.told)
     run.session.retry("first=true")
-    assert started(run.told[since:]) == ["stack, confirmed"]
+    assert started(run.told[since:]) == ["combination, in turns"]
 
 
 # --- decisions ------------------------------------------------------------------------------------------------

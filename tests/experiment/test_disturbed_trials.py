@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from facts import cpu_facts, host
 from fake_trials import FakeRun, FakeTrials
-from made_up import bench_of, product, result_at
+from made_up import bench_of, failed, product, result_at
 from planted import pauses_removed, plant_removers
 
 from advisor.experiment import caveats
 from advisor.experiment.caveats import busiest_programs
+from advisor.export.json_report import report
 from advisor.judging.judge import Judge
 from advisor.machine.host import CoresInUse
 from advisor.recipe.catalog import load_catalog
@@ -51,7 +52,14 @@ def test_a_disturbed_baseline_is_repeated_also_where_other_programs_keep_cores_b
     monkeypatch.setattr(CoresInUse, "foreign", lambda cores: 1.4)
     run = FakeRun(tmp_path, lambda settings: result_at(1.0, disturbed="" if settings else BUSY), only=("tf32",)).run()
     assert run.started.count("baseline") == 2
-    assert run.state.facts.hardware.host.foreign_cores == 1.4
+    assert report(run.state, run.request)["hardware"]["host"]["foreign_cores"] == 1.4
+
+
+def test_programs_that_keep_the_machine_busy_are_named_where_there_is_no_baseline(tmp_path, monkeypatch):
+    monkeypatch.setattr(CoresInUse, "foreign", lambda cores: 256.0)
+    monkeypatch.setattr(caveats, "busiest_programs", lambda: ["blender"])
+    late = FakeRun(tmp_path, lambda settings: failed("no result (warming up)", Outcome.TIMED_OUT)).run().state.failure
+    assert "(blender)" in late.hint
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_a_stack_that_was_disturbed_is_measured_again(tmp_path, first):
         return result_at(first, disturbed=BUSY) if runs == [0] and settings == whole else pauses_removed(settings)
 
     run = FakeRun(tmp_path, speed, only=("first", "second"), budget_s=60.0).run()
-    assert run.started[1].startswith("stack: ")
+    assert run.started[1].startswith("combination: ")
     assert run.started[2] == run.started[1]
     assert run.state.stack_settings == whole
     assert run.state.stack.comparison.verdict is Verdict.FASTER

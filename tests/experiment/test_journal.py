@@ -110,6 +110,21 @@ def test_losses_that_are_not_finite_and_the_types_of_settings_survive():
     ]
 
 
+def test_older_journals_are_read_with_the_word_that_people_read():
+    names = (
+        "stack: a: 1",
+        "stack, confirmed",
+        "stack without a",
+        "baseline, beside the stack",
+        "my stack",
+        "the stacker",
+    )
+    written([*(events.Said(name) for name in names), events.StageStarted("stack")])
+    *said, stage = open_session().events
+    assert ["stack" in one.text for one in said] == [False, False, False, False, True, True]
+    assert stage.stage == "stack"
+
+
 def test_text_of_any_kind_stays_on_its_line():
     said = events.Said("one\ntwo\u2028three\x85four é 😀 \ud800")
     written([said, events.StageStarted("done")])

@@ -8,18 +8,8 @@ from advisor.experiment.control import Decision
 from advisor.experiment.ranking import fills_the_device, recommend
 from advisor.judging.objective import Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    BaselineRecord,
-    Block,
-    Candidate,
-    Comparison,
-    Mode,
-    Numerics,
-    Objective,
-    Outcome,
-    TrialRecord,
-    TrialResult,
-)
+from advisor.records.kinds import Mode, Numerics, Objective, Outcome
+from advisor.records.trials import BaselineRecord, Block, Candidate, Comparison, TrialRecord, TrialResult
 
 CATALOG = load_catalog()
 FACTS = gpu_facts(device_memory_bytes=100 * GIB)

@@ -85,11 +85,11 @@ PROFILE = (
 )
 NEW, OLD = result(5.02), result(10.03)
 IN_TURN = (
-    Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
+    Move(Kind.TURNS, STACK, 1.0, "combination, in turns"),
     Evidence(runs=((STACK, NEW), (BASELINE, OLD)), turns=Turns((NEW,), (OLD,))),
 )
 SIDE_BY_SIDE = (
-    Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
+    Move(Kind.TURNS, STACK, 1.0, "combination, in turns"),
     Evidence(turns=Turns((result(5.0),), (TrialResult(Outcome.MEASURED, blocks=result(10.0).blocks),), by_block=True)),
 )
 

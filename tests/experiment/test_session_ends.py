@@ -133,14 +133,14 @@ def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_pa
 def test_what_was_said_once_is_replaced_and_not_repeated():
     state = SessionState()
     for reporter in (reporter_to(state.apply), reporter_to(state.apply, state)):
-        reporter.withdraw("fused", "it is in the stack now")
-        for text in ("", "it is not in the stack", "it is not in the stack", "it failed"):
+        reporter.withdraw("fused", "it is used now")
+        for text in ("", "it is not used", "it is not used", "it failed"):
             reporter.warn(text, "noise")
     assert [(said.text, said.severity) for said in state.messages] == [("it failed", "warning")]
-    reporter.withdraw("noise", "it is in the stack now")
+    reporter.withdraw("noise", "it is used now")
     reporter.warn("something else")
     reporter.warn("something else")
-    assert [said.text for said in state.messages] == ["it is in the stack now", "something else", "something else"]
+    assert [said.text for said in state.messages] == ["it is used now", "something else", "something else"]
 
 
 def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):

@@ -24,7 +24,7 @@ def test_a_session_obeys(tmp_path):
     run.when(lambda event: event == events.TrialActivity("control=true", "warming up"), session.skip)
     run.when(lambda event: isinstance(event, events.StackMeasured), lambda: (session.pause(), session.extend(60.0)))
     run.when(lambda event: event == events.Paused(True), session.go_on)
-    run.when(starts(lambda name: name.startswith("stack without")), session.finish)
+    run.when(starts(lambda name: name.startswith("combination without")), session.finish)
     run.run()
     last = run.told[-1]
     assert isinstance(last, events.SessionFinished)
@@ -34,7 +34,7 @@ def test_a_session_obeys(tmp_path):
     state = run.state
     control = state.trials["control=true"]
     assert (control.verdict, control.result.reason) == (Verdict.SKIPPED, SKIPPED)
-    assert run.started[-1].startswith("stack without"), "nothing is started after the end was asked for"
+    assert run.started[-1].startswith("combination without"), "nothing is started after the end was asked for"
     assert state.baseline is not None
     assert state.stack.settings
     assert not state.stack.confirmed
@@ -43,7 +43,8 @@ def test_a_session_obeys(tmp_path):
     assert all(event.expected_s > 0 for event in timed)
     before = len(run.told)
     session.try_more(40.0)
-    assert "stack, confirmed" in [event.name for event in run.told[before:] if isinstance(event, events.TrialStarted)]
+    later = [event.name for event in run.told[before:] if isinstance(event, events.TrialStarted)]
+    assert "combination, in turns" in later
     assert run.state.stack.confirmed
     assert sum(isinstance(event, events.SessionFinished) for event in run.told) == 1
 

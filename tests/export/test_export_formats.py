@@ -17,6 +17,7 @@ from advisor.export import formats
 from advisor.export.format import File, Found
 from advisor.export.formats import format_for, format_of
 from advisor.export.outputs import write_outputs
+from advisor.python.changes import Patched
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import ConfigKind, Mode
 from advisor.step.tuning import Tuning
@@ -94,6 +95,17 @@ def test_of_a_session_without_facts_the_change_says_what_to_do(state, tmp_path):
     outputs = Outputs(export_path=str(tmp_path / "train.tuned.py"), own_file=str(tmp_path / "train.py"))
     (error,) = write_outputs(state, sample_request(), outputs, Catalog({})).errors
     assert "Measure again" in error.hint
+
+
+def test_a_changed_file_of_an_earlier_export_is_named(state, tmp_path, monkeypatch):
+    own, model = (tmp_path / name for name in ("train.py", "model.py"))
+    for path in (own, model, tmp_path / "model.tuned.py"):
+        path.write_text("1\n")
+    state = replace(state, facts=replace(state.facts, sources=dict.fromkeys(map(str, (own, model)), "")))
+    monkeypatch.setattr("advisor.python.changes.patched_files", lambda *_, **__: Patched({str(own): b"2\n"}, ()))
+    outputs = Outputs(export_path=str(tmp_path / "train.tuned.py"), own_file=str(own))
+    written = write_outputs(state, sample_request(), outputs, Catalog({}))
+    assert any("model.tuned.py" in sentence for sentence in written.sentences)
 
 
 def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):

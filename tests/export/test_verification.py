@@ -17,20 +17,9 @@ from advisor.export.outputs import write_outputs
 from advisor.files.config_file import read_config
 from advisor.python.file import python_source
 from advisor.recipe.catalog import load_catalog
-from advisor.records import (
-    Block,
-    Exported,
-    Mode,
-    Numerics,
-    NumericsResult,
-    Outcome,
-    TargetSpec,
-    TrialKind,
-    TrialResult,
-    TrialSpec,
-    Verification,
-)
-from advisor.report.figures import verified_words
+from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind
+from advisor.records.trials import Block, Exported, NumericsResult, TargetSpec, TrialResult, TrialSpec, Verification
+from advisor.report.figures import file_finding
 from advisor.runner.trials import Runner
 from advisor.trial.other_loops import verified_result
 from advisor.workloads.loop import Loop
@@ -199,8 +188,9 @@ def test_outputs_of_another_model_are_not_verified(tuned, difference, verified):
     found = verify(bench, Exported("model.pt2"), replace(confirmed().stack, numerics=None))
     assert found.difference == pytest.approx(difference)
     assert bool(found.speedup) is verified
-    assert ("outputs within 1.00 %" in verified_words(found)) is verified
-    assert ("differ by 20.0 %" in verified_words(found)) is not verified
+    confirmed_by_it, words = file_finding(SessionState(), found)
+    assert confirmed_by_it is verified
+    assert ("outputs within 1.00 %" if verified else "differ by 20.0 %") in words
 
 
 ALIKE = (1.0,) * 20
@@ -298,8 +288,8 @@ def test_the_export_is_verified_after_it_is_written_and_before_the_reports(tmp_p
 
     write_outputs(state, request, outputs, load_catalog(), verifying)
     assert json.loads(paths["out.json"].read_text())["verification"]["speedup"] == 1.9
-    assert "verified: 1.9" in paths["report.md"].read_text()
-    assert "verified: 1.9" in html_report(state, request, load_catalog())
+    assert "confirmed: 1.90x" in paths["report.md"].read_text()
+    assert "confirmed: 1.90x" in html_report(state, request, load_catalog())
 
 
 def test_a_patched_config_is_verified_where_its_section_holds_the_settings(tmp_path):

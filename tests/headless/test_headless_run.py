@@ -176,7 +176,7 @@ def test_an_export_is_verified_unless_that_is_switched_off(run, tmp_path, capsys
     assert run(sample_history(), outputs) == ExitCode.OK
     printed = capsys.readouterr()
     assert "verifying" in printed.err
-    assert "Exported file verified: 1.9x in a plain loop" in " ".join(printed.out.split())
+    assert "Exported file confirmed: 1.90x in a plain loop" in " ".join(printed.out.split())
     assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
     assert run(sample_history(), replace(outputs, verify=False)) == 0
     assert "verifying" not in capsys.readouterr().err

@@ -12,18 +12,8 @@ from advisor.judging.judge import BASELINE, Judge
 from advisor.judging.objective import SMALLEST_SAVING, Goal, Yardstick
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    BaselineRecord,
-    Block,
-    Comparison,
-    Latency,
-    Mode,
-    Objective,
-    Outcome,
-    Score,
-    TrialResult,
-    Verdict,
-)
+from advisor.records.kinds import Mode, Objective, Outcome, Verdict
+from advisor.records.trials import BaselineRecord, Block, Comparison, Latency, Score, TrialResult
 
 MIB = 2**20
 NOISE = 0.006

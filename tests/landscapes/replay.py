@@ -17,18 +17,11 @@ from stopped_clock import Clock
 
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import (
-    Activity,
-    Block,
-    Bottleneck,
-    Inspected,
-    Outcome,
-    Profile,
-    TrialKind,
-    TrialMessage,
-    TrialResult,
-    TrialSpec,
-)
+from advisor.records import TrialMessage
+from advisor.records.kinds import Bottleneck, Outcome, TrialKind
+from advisor.records.messages import Activity, Inspected
+from advisor.records.trials import Block, TrialResult, TrialSpec
+from advisor.records.workload import Profile
 from landscapes.landscape import Landscape, compile_key
 from landscapes.predict import Answer, Predictor
 

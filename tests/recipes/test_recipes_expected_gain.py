@@ -111,9 +111,9 @@ def test_what_else_is_on_and_what_the_model_is_made_of_decide(recipe_id, value, 
 
 @pytest.mark.parametrize("recipe_id", ["create_on_device", "eval_no_grad"])
 def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
-    assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"
+    assert reason(recipe_id, gpu_facts()) == "known only after the step was profiled"
     phases = profile_facts(phases_alone=True)
-    assert reason(recipe_id, gpu_facts(profile=phases)) == "not known before the instrumented pass"
+    assert reason(recipe_id, gpu_facts(profile=phases)) == "known only after the step was profiled"
 
 
 def test_the_whole_expert_stack_is_proposed_without_a_profile():

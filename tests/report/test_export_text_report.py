@@ -12,9 +12,11 @@ from advisor.cli.grammar import parse
 from advisor.experiment.events import ExportVerified, GoalSet
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.export.json_report import report
 from advisor.judging.objective import Goal
 from advisor.records import Comparison, Objective, TargetSpec, Verification
 from advisor.report.document import Listing
+from advisor.report.verdict import verdict
 from advisor.report.whole import reproduce_section
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
@@ -145,7 +147,7 @@ def told(detailed) -> str:
 
 
 @pytest.mark.parametrize(
-    ("speedup", "problem", "warns"), [(1.0, "", False), (0.5, "", True), (None, "it failed", True)]
+    ("speedup", "problem", "warns"), [(1.0, "", False), (0.5, "", True), (0.8, "", True), (None, "it failed", True)]
 )
 def test_a_plain_loop_that_says_otherwise_is_a_warning(detailed, speedup, problem, warns):
     """``speedup`` is a multiple of the session's own."""
@@ -154,6 +156,8 @@ def test_a_plain_loop_that_says_otherwise_is_a_warning(detailed, speedup, proble
     detailed.apply(ExportVerified(Verification("tuned.yaml", found, 26.3, 13.8, measured, problem=problem)))
     warnings = body_of(markdown_report(detailed, sample_request(), CATALOG), "Read this first")
     assert ("exported file" in warnings) is warns
+    assert ("not confirmed" in verdict(detailed)) is warns
+    assert report(detailed, sample_request())["verification"]["confirmed"] is not warns
 
 
 def test_warnings_come_right_after_the_result(told):
@@ -173,7 +177,7 @@ def test_what_disturbed_the_stack_is_a_warning(detailed):
     ("section", "row"),
     [
         ("The settings together", ["Step", "26.3 → 13.4 ms (-49 %)"]),
-        ("The settings together", ["Speed-up", "1.97x (1.96–1.98), confirmed in turn with the baseline"]),
+        ("The settings together", ["Speed-up", "1.97x (1.96–1.98), confirmed"]),
         ("Baseline", ["Energy", "252 mJ a sample, whole GPU"]),
         (
             "Baseline",

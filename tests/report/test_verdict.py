@@ -10,8 +10,12 @@ from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import Combination, Comparison, LeftOut, Numerics, Outcome, RoundTimes, StackRecord, TrialResult
+from advisor.records import Combination, Comparison, LeftOut, Numerics, Outcome
+from advisor.records.trials import RoundTimes, StackRecord, TrialResult, Verification
+from advisor.report.figures import file_finding
+from advisor.report.rows import ranking
 from advisor.report.verdict import export_remark, no_result, result_line, verdict, whole_loop
+from advisor.tui.views.headline import headline
 
 
 def session(change=None, *, noise=0.01):
@@ -133,6 +137,18 @@ def test_the_gain_of_the_step_is_that_of_its_share():
     state = in_a_loop(RoundTimes(8, 100.0, 50.0))
     state.measured_stack = replace(state.stack, comparison=replace(state.stack.comparison, speedup=2.0))
     assert "about 1.3x" in whole_loop(state)
+
+
+@pytest.mark.parametrize(("speedup", "agrees"), [(1.33, True), (0.97, False), (1.97, False)])
+def test_a_file_whose_whole_loop_was_timed_is_judged_by_the_share_of_the_step(speedup, agrees):
+    state = in_a_loop(RoundTimes(8, 100.0, 50.0))
+    state.apply(events.ExportVerified(Verification("train.py", speedup, 100.0, 100.0 / speedup, whole_rounds=True)))
+    assert file_finding(state, state.verification)[0] is agrees
+    assert f"{speedup:.2f}x for the whole loop (100" in verdict(state)
+    assert "50 % of it" in verdict(state)
+    assert headline(state, ranking(state)).style == ("$success" if agrees else "$warning")
+    state.apply(events.StackMeasured(state.stack))
+    assert "exported file" not in verdict(state), "it was of the settings before"
 
 
 @pytest.mark.parametrize("times", [None, RoundTimes(8, 100.0, 97.0)])

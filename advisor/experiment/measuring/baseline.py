@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
+from advisor.experiment.caveats import cores_taken
 from advisor.experiment.events import Said
 from advisor.experiment.known import Evidence, Known
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
@@ -20,12 +21,10 @@ _NO_ENERGY = (
     "Choose --objective throughput; NVIDIA GPUs count their energy from Volta on, whole ones only.",
 )
 REFERENCE = "baseline in a higher precision"
-# In shorter sessions the reference would take what measuring needs.
-_SMALLEST_REFERENCE_BUDGET_S = 60.0
+_SMALLEST_REFERENCE_BUDGET_S = 60.0  # below this the reference would take what measuring needs
 _LONGEST_REFERENCE_S = 15.0
 _REFERENCE_SHARE = 0.1
-# Parameters, activations and optimizer state in float64 take twice what they take in float32.
-_MEMORY_FACTOR = 2.0
+_MEMORY_FACTOR = 2.0  # of parameters, activations and optimizer state in float64, over float32
 # A process starts, builds the model again and runs one step at least, which is seldom as fast in float64.
 _START_S = 1.0
 _STEP_FACTOR = 4.0
@@ -55,17 +54,19 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
             bench.why_not_built_once = reason
         if forked or result.outcome is Outcome.CRASHED:
             result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
+    host = replace(hardware.host, foreign_cores=cores.foreign())
     if not result.measured or bench.inspected is None:
         problem, hint = result.reason, result.hint or "Fix the target and try again."
         if result.outcome is not Outcome.FAILED:
             problem = f"the baseline could not be measured: {result.reason or result.outcome.value}"
+            hint += f" Close other programs: {cores_taken(host)}." if host.is_crowded else ""
         raise TargetError(problem, hint, result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
     if bench.why_not_built_once:
         bench.emit(Said(f"every trial builds the model anew: {bench.why_not_built_once}"))
     facts = Facts(
-        replace(hardware, host=replace(hardware.host, foreign_cores=cores.foreign())),
+        replace(hardware, host=host),
         bench.inspected.workload,
         bench.profiled,
         bench.inspected.versions,
@@ -98,8 +99,7 @@ def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Sp
 
 # --- scores: a function of the user's decides whether settings that change results may be used ----------------------
 
-# Largest share of the budget for one score.
-_SCORE_SHARE = 0.2
+_SCORE_SHARE = 0.2  # largest share of the budget for one score
 
 
 def baseline_score(bench: Bench) -> Score:

@@ -37,10 +37,8 @@ from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.trial_process import advice
 from advisor.runner.trials import Runner
 
-# The energy counter needs a second: what the report compares by joules is measured for that long.
-ENERGY_S = 1.05
-# Longest warm-up of a trial after its first steps, as a multiple of its measuring time.
-_WARMUP_FACTOR = 1.5
+ENERGY_S = 1.05  # the energy counter needs a second: what is compared by joules is measured for so long
+_WARMUP_FACTOR = 1.5  # longest warm-up of a trial after its first steps, as a multiple of its measuring time
 # Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
 # Building may take this share of the budget, and this many seconds at least, before trials build for themselves. A
@@ -48,10 +46,8 @@ _TIMING_KERNELS_S = 8.0
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_S = 10.0
-# A disturbed trial that takes a larger share of the budget is not repeated.
-_REPEAT_SHARE = 0.15
-# A session needs this many times as long as importing PyTorch takes. Unitless.
-_BUDGET_PER_IMPORT = 4
+_REPEAT_SHARE = 0.15  # a disturbed trial that takes a larger share of the budget is not repeated
+_BUDGET_PER_IMPORT = 4  # a session needs this many times as long as importing PyTorch takes; unitless
 # Between two looks at what compiles beside the trials, and at whether the person ends or pauses the session. Seconds.
 _LOOKS_AGAIN_S = 0.2
 

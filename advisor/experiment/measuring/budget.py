@@ -13,8 +13,7 @@ from advisor.records import Facts, Mode
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# Expected duration of a first compilation before the workload is known. Seconds.
-_COMPILE_S = 25.0
+_COMPILE_S = 25.0  # expected duration of a first compilation before the workload is known; seconds
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
 _CACHED_SHARE = 0.3
 # Importing torch, building a large model and its first steps can take this long before anything is known. Seconds.
@@ -27,10 +26,8 @@ _FIRST_AT_LEAST_S = 8.0
 # the budget, but so many seconds at most.
 _HANGS_AFTER = 10.0
 _HANGS_AFTER_SHARE, _HANGS_AFTER_S = 0.1, 30.0
-# Time to end the process of a trial that is given up. Seconds.
-_LAST_S = 0.5
-# Number of the latest trials whose durations give that of the next. A count.
-_LATEST = 5
+_LAST_S = 0.5  # time to end the process of a trial that is given up; seconds
+_LATEST = 5  # number of the latest trials whose durations give that of the next; a count
 
 
 class Budget:
@@ -157,8 +154,7 @@ _PER_SHAPE_S = 0.88
 # Kernels of a CPU are made by a C++ compiler, which takes this many times as long: three models took 49 to 57 s on two
 # cores of an AMD EPYC, torch 2.14 (tests/gpu/RESULTS.md, "Compiling on a CPU"). Unitless.
 _ON_CPU = 2.8
-# Without a backward pass: 14 s for a ResNet-50, 13 s for a ViT-S.
-_FORWARD_SHARE = 0.3
+_FORWARD_SHARE = 0.3  # without a backward pass: 14 s for a ResNet-50, 13 s for a ViT-S
 # Where operations and shapes are not known, the usual ones for each parameter tensor.
 _OPERATIONS_PER_TENSOR = 2
 _SHAPES_PER_TENSOR = 1 / 6

@@ -180,7 +180,7 @@ class MoveTrials:
         return replace(spec, timeout_s=max(1.0, limit_s))
 
     def _turn(self, settings: Settings, pair: int) -> TrialResult:
-        name = "stack, confirmed" if settings else "baseline, beside the stack"
+        name = "combination, in turns" if settings else "baseline, in turns"
         return self.bench.run(replace(self.bench.spec(name, settings), times_phases=bool(settings) and not pair))
 
     def _has_time(self, *combinations: Settings) -> bool:

@@ -87,8 +87,8 @@ def in_turn(
 
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     """Time the baseline and the settings in live processes, block by block. One that ends early is a failed run."""
-    old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
-    new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
+    old_spec = bench.spec("baseline, in turns", {}, kind=TrialKind.TURNS)
+    new_spec = replace(bench.spec("combination, in turns", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
     expected_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
     bench.emit(TrialStarted(new_spec.trial_id, new_spec.log_path, expected_s))

@@ -183,6 +183,7 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
         plain_step_ms=without.step_ms,
         tuned_step_ms=with_file.step_ms,
         session_speedup=stack.comparison.speedup if stack.comparison else None,
+        whole_rounds=bool(exported.read_as),
     )
 
 

@@ -39,8 +39,8 @@ _LOCK = "lock"
 _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
-# Of interest only while they happen.
-_UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)
+_UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)  # of interest only while they happen
+_FORMER_NAME = re.compile(rb'(?<=")stack(?=: |, | with)|(?<=the |its )stack\b')  # of combinations, in older journals
 
 
 def sessions_folder() -> Path:
@@ -254,7 +254,7 @@ def _read(path: Path) -> PastSession:
     events, damaged, damage = list[Event](), 0, ""
     for text in filter(None, lines):
         try:
-            entry = json.loads(text)
+            entry = json.loads(_FORMER_NAME.sub(b"combination", text))
             if (name := entry["event"]) not in FORMER_KINDS:
                 # No file but the session's own is shown or copied because a journal says so.
                 events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))

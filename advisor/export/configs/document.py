@@ -100,7 +100,7 @@ class Document(ABC):
 
 
 class TomlDocument(Document):
-    """A TOML config, changed through tomlkit, which keeps comments and layout. Raises UsageError for another text."""
+    """A TOML config, changed through tomlkit, which keeps comments and layout. Raises UsageError if it is not TOML."""
 
     has_null = False
 
@@ -138,7 +138,7 @@ def _with(tree: Any, path: Path, value: Scalar) -> Any:
 
 
 def _canonical(tree: Any) -> str:
-    """A text that two trees share if they hold the same values of the same types."""
+    """A text that is equal for two trees with the same values of the same types."""
     return json.dumps(tree, sort_keys=True, default=repr)
 
 

@@ -82,7 +82,7 @@ def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
 
 
 def names_classes(tree: Mapping[str, Any]) -> bool:
-    """Whether a config has classes as jsonargparse reads them, which refuses names that it does not know."""
+    """Whether a config names classes for jsonargparse, a parser that refuses unknown names."""
     return any(isinstance(node, dict) and "class_path" in node for _, node in walk(tree))
 
 

@@ -60,7 +60,7 @@ class Wanted:
             yield Phrase((keys,) if isinstance(keys, str) else keys, tuple(entries))
 
     def by(self, rules: Rules) -> Iterator[Phrase]:
-        """The settings that rules have words for, in the order of the rules."""
+        """The settings that rules can express, in the order of the rules."""
         for key, rule in rules.items():
             if key in self.settings:
                 value = self.settings[key]

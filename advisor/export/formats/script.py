@@ -43,6 +43,9 @@ class PatchedScript(Format):
         patched = _patched(found)
         paths = _paths(found, patched, path)
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
+        sources = found.state.facts.sources if found.state.facts else ()
+        copies = {Path(path).with_name(f"{Path(file).stem}.tuned.py") for file in sources if file not in paths}
+        others += [f"  {one.name} is of an earlier export, not of this one" for one in sorted(copies) if one.exists()]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)
         for file, to in paths.items():
             how = "with the settings" if patched.files[file] != Path(file).read_bytes() else "as it was,"
@@ -88,12 +91,10 @@ def _patched(found: Found) -> Patched:
     if facts is None:
         raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
     measured = f": {found.speedup}" if found.speedup else ""
-    evaluations = [one for one in state.findings if one.recipe == "eval_no_grad"]
+    habits = [one for one in state.findings if one.recipe == "eval_no_grad"]
     given = arguments_of_trainer(settings, facts)
     own = str(found.outputs.own_file)
-    return patched_files(
-        found.catalog, settings, facts, own, measured=measured, evaluations=evaluations, arguments=given
-    )
+    return patched_files(found.catalog, settings, facts, own, measured=measured, evaluations=habits, arguments=given)
 
 
 def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) -> dict[str, dict[str, str]]:

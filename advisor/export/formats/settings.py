@@ -8,8 +8,7 @@ from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Mode
 
 IMPORT = "import advisor"
-# By the library whose trainer runs the loop.
-_IN_TRAINERS: Mapping[str, tuple[str, ...]] = {
+_IN_TRAINERS: Mapping[str, tuple[str, ...]] = {  # by the library whose trainer runs the loop
     "transformers": (
         "from advisor.transformers import TunedCallback, arguments",
         "args = TrainingArguments(..., {on_cpu}**arguments({name}))",

@@ -32,8 +32,7 @@ _LONGEST_BLOCK_STEPS = 2000
 _SINGLE_STEPS_S = 0.2
 _FEWEST_SINGLE_STEPS = 5
 _MOST_SINGLE_STEPS = 400
-# Blocks are too short if their step times range wider than this. Relative to the median.
-_UNEVEN = 0.1
+_UNEVEN = 0.1  # blocks are too short if their step times range wider than this; relative to the median
 # The calls whose latency is reported: as many as fit in this time, in seconds, within these counts.
 _CALLS_S = 0.5
 _FEWEST_CALLS = 20

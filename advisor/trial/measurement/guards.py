@@ -13,8 +13,7 @@ from advisor.machine import hardware
 from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
-# A fall of the clock that counts. Unitless.
-_SM_CLOCK_FALL = 0.10
+_SM_CLOCK_FALL = 0.10  # a fall of the clock that counts; unitless
 _BETWEEN_READINGS_S = 0.2
 # A desktop that redraws a clock takes a percent or two.
 _COMPUTING_PERCENT = 5

@@ -24,8 +24,7 @@ _LIMIT_S = 0.1
 # Time limit of measuring all ceilings in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
 _MEASURING_S = 3.0
 _CALLS = 1000
-# Share of the memory that the user's model leaves free.
-_ROOM_SHARE = 1 / 8
+_ROOM_SHARE = 1 / 8  # share of the memory that the user's model leaves free
 
 
 def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = math.inf) -> Ceilings:

@@ -31,8 +31,7 @@ from advisor.trial.measurement.draws import Feed
 
 _VALIDATION_LIMIT_S = 0.3
 _MOST_ROUNDS = 30
-# Text in the warning of PyTorch's synchronisation debug mode.
-SYNC_WARNING = "called a synchronizing CUDA operation"
+SYNC_WARNING = "called a synchronizing CUDA operation"  # text in the warning of PyTorch's synchronisation debug mode
 _STEPS = 3  # that are watched for waits; a count
 _TORCH = str(Path(torch.__file__).parent) + "/"
 # Our own frames: what runs a step, and what watches it.

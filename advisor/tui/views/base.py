@@ -1,4 +1,4 @@
-"""The bases of the views: any, and one of a table and the card of its selected row."""
+"""Base classes of views: of all views, and of those with a table and the card of its selected row."""
 
 from typing import ClassVar
 
@@ -58,7 +58,7 @@ class View(Container):
         return self.app.size.width
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw for another size. A view that comes back on screen mostly has the size that it had."""
+        """Draw again if the size has changed. A view that is shown again usually has its former size."""
         if event.size != self._fitted:
             self._fitted = event.size
             self.call_after_refresh(self.show)

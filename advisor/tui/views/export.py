@@ -22,7 +22,7 @@ from advisor.export.formats import FORMATS, format_of
 from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.report.document import Listing, section
-from advisor.report.figures import verified_words
+from advisor.report.figures import file_finding
 from advisor.tui.context import Context
 from advisor.tui.controller import Controller
 from advisor.tui.keys import key
@@ -104,7 +104,7 @@ class ExportView(View):
         return self._formats[self._list.highlighted or 0]
 
     def on_show(self) -> None:
-        """Look at the user's own files again, which may have changed while another view was on screen."""
+        """Read the user's own files again: they may have changed while another view was shown."""
         self.show()
 
     def show(self) -> None:
@@ -141,9 +141,9 @@ class ExportView(View):
         stays = "; your own file stays" if chosen.language == "diff" else ""
         first = Content.assemble(("1  s", "bold $accent"), f" writes {name}{stays}")
         if found and Path(found.path).name == Path(name).name:
-            words = verified_words(found)
-            worked = Content.styled(f"✓ {words}", "$success")
-            first = first + Content.styled(f"  ! {words}", "$warning") if found.problem else worked
+            agrees, does = file_finding(self.context.state, found)
+            worked = Content.styled(f"✓ {does}", "$success")
+            first = worked if agrees else first + Content.styled(f"  ! {does}", "$warning")
         after = format_of(chosen.id).usage(name, self.context.found(self.context.state))
         lines = (Content(f"{number}  {line}") for number, line in enumerate(after, start=2))
         show_text(self._next_steps, Content("\n").join([first, *lines]))

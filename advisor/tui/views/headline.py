@@ -8,7 +8,7 @@ from textual.content import Content
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_change, format_ms, format_numerics
 from advisor.records import Objective, Verdict
-from advisor.report.figures import as_sentence, count_untried, how_confirmed, interval_words, other_batch, stack_helps
+from advisor.report import figures
 from advisor.report.rows import Figures, Ranking, Tick
 from advisor.report.several_gpus import result_sentence
 from advisor.report.verdict import no_result
@@ -39,7 +39,7 @@ def headline(state: SessionState, ranking: Ranking, tries: str = "R") -> Headlin
         return _before_the_baseline(state)
     if ranking.together:
         return _of_the_combination(state, ranking.together, tries)
-    interval, found = interval_words(state.baseline), _best_so_far(state, ranking)
+    interval, found = figures.interval_words(state.baseline), _best_so_far(state, ranking)
     if ranking.pending:
         interval, found = "", Content.styled(f"The combination is not measured yet: {ranking.pending}.", "$warning")
     return _own_step(ranking.step_ms, interval, found, _next(state, tries))
@@ -68,7 +68,8 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
     stack = state.stack
     assert stack is not None
     unconfirmed = ", not confirmed yet" if not stack.confirmed and state.finished is None else ""
-    style = "$success" if stack_helps(state) else "$warning"
+    agrees, does = figures.file_finding(state, state.verification) if state.verification else (True, "")
+    style = "$success" if figures.stack_helps(state) and agrees else "$warning"
     figure, word = together.speed, _WORDS.get(together.effect.verdict, "unclear (noise)")
     if state.goal.objective in (Objective.MEMORY, Objective.ENERGY):
         pair = together.memory_bytes if state.goal.objective is Objective.MEMORY else together.energy_j
@@ -76,13 +77,14 @@ def _of_the_combination(state: SessionState, together: Figures, tries: str) -> H
     interval = together.words.partition("(")[2].rstrip(")")
     first = Content.assemble(
         (word, f"bold {style}"),
-        f": {together.steps} a step{other_batch(stack, state.baseline)}",
-        (f"  {interval}, {how_confirmed(stack)}{unconfirmed}", DIM),
+        f": {together.steps} a step{figures.other_batch(stack, state.baseline)}",
+        (f"  {interval}, {figures.how_confirmed(stack, state)}{unconfirmed}", DIM),
     )
     costs = map(Content, (f"memory {together.memory_in_full}", f"numerics {format_numerics(together.numerics)}"))
     several = []
     if (record := state.scaling) and record.rows and (record.best or state.finished):
         several = [Content.styled(result_sentence(record), "bold $success" if record.best else "")]
+    several += [Content.styled(f"The exported file is {does}.", "" if agrees else style)] if does else []
     return Headline(figure, style, (first, _SEPARATOR.join(costs), *several, _next(state, tries)))
 
 
@@ -94,13 +96,13 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
         told = f"{best.figures.effect.speedup:.2f}x faster with {best.name}"
         return Content.assemble((told, "bold $success"), f": {best.figures.steps} a step.", (opt_in, "$warning"))
     if state.finished:
-        return Content.styled(as_sentence(reason), "bold" if is_finding else "bold $warning")
+        return Content.styled(figures.as_sentence(reason), "bold" if is_finding else "bold $warning")
     return Content.styled("Nothing faster yet." if ranking.rows else "The usual combination is tried first.", DIM)
 
 
 def _next(state: SessionState, tries: str) -> Content:
     """What to do next."""
-    untried = count_untried(state)
+    untried = figures.count_untried(state)
     if state.finished is None:
         return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
     parts = [Content.assemble(("4", "bold $accent"), " exports it")] if state.stack_settings else []
@@ -120,4 +122,4 @@ def alert_text(context: Context) -> Content:
     said = busy[-1] if busy else warnings[-1]
     waits = " w waits until it is quiet." if busy and context.can_wait else ""
     more = f"  (+{len(warnings) - 1}: see your settings)" if len(warnings) > 1 else ""
-    return Content.styled(f"! {as_sentence(said.text)}{waits}{more}", "$warning")
+    return Content.styled(f"! {figures.as_sentence(said.text)}{waits}{more}", "$warning")

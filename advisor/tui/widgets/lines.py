@@ -135,7 +135,7 @@ def now_text(context: Context, room: int) -> Content:
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
     if state.paused:
-        return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
+        return Content.styled("Paused: space resumes; the time left stands still", "bold $warning")
     if not state.running:
         return Content.styled(_stage(context), "bold")
     doing = Content("")

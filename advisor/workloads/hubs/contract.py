@@ -83,7 +83,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
 
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:
-    """The meaning of a library's object: a Loop or a model. Unchanged where no adapter knows it."""
+    """The Loop or the model that a library's object stands for. Unchanged where no adapter knows it."""
     return next((one for adapter in present() if (one := adapter.workload(value, spec)) is not None), value)
 
 

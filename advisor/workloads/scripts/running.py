@@ -69,10 +69,10 @@ class Script:
         return not self._greenlet.dead
 
     def pause(self) -> Any:
-        """Wait within the script until it is let go on, and return what it is given then."""
+        """Pause the script here. Return the value that it is resumed with."""
         own, parent = _modes(), self._greenlet.parent
         afterwards = None if own == self._outside else own  # as in a `with` block around the loop; else each step's
-        assert parent is not None, "it was let go on by another"
+        assert parent is not None, "another greenlet resumed the script"
         infers = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
         with infers, _modes_afterwards(afterwards):
             given = parent.switch()

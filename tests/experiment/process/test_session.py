@@ -89,7 +89,7 @@ def test_what_a_setting_of_the_stack_contributes_is_measured_without_it(finished
         assert record.settings == STACK
         assert record.verdict is record.contribution.verdict is Verdict.FASTER
         assert 2 < record.contribution.speedup < finished.state.stack.comparison.speedup
-    assert "stack without quicker" in finished.started
+    assert "combination without quicker" in finished.started
 
 
 def test_what_makes_the_model_wrong_is_not_stacked_however_fast(finished):

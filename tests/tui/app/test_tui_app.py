@@ -194,8 +194,8 @@ async def test_user_text_is_never_markup(nasty) -> None:
     history = [
         *(structs.replace(one, skipped=skipped) if isinstance(one, planned) else one for one in histories.whole()[:-1]),
         events.TrialMeasured(record),
-        events.TrialStarted(f"stack {nasty}", ""),
-        events.TrialActivity(f"stack {nasty}", nasty),
+        events.TrialStarted(f"combination {nasty}", ""),
+        events.TrialActivity(f"combination {nasty}", nasty),
         events.Ranked(histories.recommendations([faster])),
         events.Said(f"a remark {nasty}", "warning"),
         events.SessionFinished(False, 1.0),

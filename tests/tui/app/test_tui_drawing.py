@@ -161,7 +161,7 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         seconds = 40.0
         await until(pilot, lambda: "0:34 left" in screen_text(app))
         assert "warming up  40 s" in screen_text(app)
-        await tell(pilot, events.TrialStarted("stack, confirmed", "", 12.0))
+        await tell(pilot, events.TrialStarted("combination, in turns", "", 12.0))
         seconds = 45.0
         await until(pilot, lambda: "5 of about 12 s" in screen_text(app))
         seconds = 500.0

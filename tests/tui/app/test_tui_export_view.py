@@ -20,7 +20,7 @@ async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatc
         await settle(pilot)
         assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
         assert app.context.state.verification.speedup == 1.9
-        assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
+        assert "confirmed: 1.90x in a plain loop" in " ".join(screen_text(app).split())
         await choose(pilot, "markdown")
         await press(pilot, "s")
         assert [call[0] for call in control.calls].count("verify") == 1

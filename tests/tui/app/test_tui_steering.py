@@ -77,7 +77,7 @@ async def test_leaving_while_something_is_measured_is_asked_about_also_from_anot
         await press(pilot, "enter", "escape")
         assert app.is_running
         assert control.calls == [("run",)], "no other key does anything"
-        await tell(pilot, events.TrialStarted("stack: cpu.threads: 1, model.memory_format: channels_last", ""))
+        await tell(pilot, events.TrialStarted("combination: cpu.threads: 1, model.memory_format: channels_last", ""))
         await press(pilot, "q")
         assert "combination of 2 is not finished." in screen_text(app)
         await press(pilot, "n")
@@ -142,8 +142,8 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
     async with driven(histories.whole()) as (pilot, app, control):
         control.rework_begins_with = [
             events.ProgressMade(0.25, 12.0),
-            events.TrialStarted("stack, confirmed", ""),
-            events.TrialActivity("stack, confirmed", "warming up"),
+            events.TrialStarted("combination, in turns", ""),
+            events.TrialActivity("combination, in turns", "warming up"),
         ]
         control.rework_ends_with = [
             events.StackMeasured(histories.STACK),
@@ -155,9 +155,7 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done(m
         await until(pilot, lambda: app.context.state.running)
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
-        assert [
-            text for text in ("combination, in turn with the baseline", "warming up", "0:12 left") if text not in shown
-        ] == []
+        assert [text for text in ("combination, in turns", "warming up", "0:12 left") if text not in shown] == []
         control.stop()
         await until(pilot, lambda: not app.context.busy_with)
         await settle(pilot)

@@ -125,7 +125,7 @@ async def test_a_trial_may_end_while_its_log_is_open(tmp_path) -> None:
             file.write("the last line\n")
         app.post_event(events.TrialEnded(histories.RUNNING, Outcome.MEASURED, "", 20.0, 6 * histories.GIB, 4.0))
         app.post_event(events.TrialMeasured(histories.BATCH))
-        app.post_event(events.TrialStarted("stack: the rest", str(tmp_path / "next.log")))
+        app.post_event(events.TrialStarted("combination: the rest", str(tmp_path / "next.log")))
         await settle(pilot)
         app.query_one(LogTail).poll()
         await settle(pilot)

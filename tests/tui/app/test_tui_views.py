@@ -69,16 +69,14 @@ async def test_while_only_the_phases_are_known_nothing_is_said_of_habits() -> No
 
 def test_combinations_are_told_apart_by_how_they_differ_from_the_first() -> None:
     first, *others = (
-        "stack: model.memory_format: channels_last, optimizer.implementation: fused",
-        "stack: compile.mode: default, optimizer.implementation: fused",
+        "combination: model.memory_format: channels_last, optimizer.implementation: fused",
+        "combination: compile.mode: default, optimizer.implementation: fused",
         "again: model.memory_format: channels_last, optimizer.implementation: foreach",
     )
     assert trial_name(first, 30, first) == "combination of 2"
     names = [trial_name(name, 44, first) for name in others]
     assert names == ["2, with mode=default, without channels_last", "2, with implementation=foreach, again"]
-    told = "stack without fused_optimizer", "stack, confirmed", "baseline, beside the stack"
-    assert "stack" not in " ".join(map(trial_name, told)), "as old journals name them"
-    assert trial_name(told[0], 24) == "without fused_optimizer"
+    assert trial_name("combination without fused_optimizer", 24) == "without fused_optimizer"
 
 
 def keys_line(app) -> str:

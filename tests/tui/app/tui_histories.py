@@ -29,23 +29,11 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event
 from advisor.judging.objective import Goal
-from advisor.records import (
-    Block,
-    Comparison,
-    Facts,
-    GpuReading,
-    GpuReadings,
-    HostSample,
-    Numerics,
-    NumericsResult,
-    Objective,
-    OperatorRow,
-    Outcome,
-    Recommendation,
-    SyncPlace,
-    TrialRecord,
-    TrialResult,
-)
+from advisor.records import Block
+from advisor.records.hardware import GpuReading, HostSample
+from advisor.records.kinds import Numerics, Objective, Outcome
+from advisor.records.trials import Comparison, GpuReadings, NumericsResult, Recommendation, TrialRecord, TrialResult
+from advisor.records.workload import Facts, OperatorRow, SyncPlace
 
 READING = ((GpuReading(GPU_UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980),), HostSample(35.0, 12 * GIB, 128 * GIB))
 HARDWARE = h200_machine()
@@ -246,8 +234,8 @@ def contributed() -> list[Event]:
     return [
         *whole()[:-2],
         *(events.TrialMeasured(record) for record in apart.values()),
-        events.TrialStarted("stack without autocast", "/nowhere/drop.log", 12.0),
-        events.TrialEnded("stack without autocast", Outcome.MEASURED, "", 19.6, 6 * GIB, 11.2),
+        events.TrialStarted("combination without autocast", "/nowhere/drop.log", 12.0),
+        events.TrialEnded("combination without autocast", Outcome.MEASURED, "", 19.6, 6 * GIB, 11.2),
         events.Ranked(recommendations(ranked)),
         *whole()[-2:],
     ]
