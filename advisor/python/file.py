@@ -74,7 +74,7 @@ class _File:
         packages = sorted({recipe.package for recipe, value in self.settings if value != recipe.default} - {""})
         needs = f" Needs {' and '.join(packages)}." if packages else ""
         first = f"What perf-advisor {__version__} measured to be faster{measured}."
-        filled = {"MEASURED": first, "SETTINGS": f"Settings: {found}.{needs}"}
+        filled = {"MEASURED": first, "SETTINGS": " ".join([f"Settings: {found}.{needs}", *self.left_out()])}
         wrapped = {name: textwrap.fill(text, LINE) for name, text in filled.items()}
         text = self.step.written(TEMPLATE["HEADER"], wrapped).replace("\\", "\\\\").replace('"""', r"\"\"\"")
         return f'"""{text}\n"""'
@@ -101,7 +101,7 @@ class _File:
             "OPTIMIZER": lines[Stage.OPTIMIZER],
             "LOADER": [*lines[Stage.DATA], self.loader(options)],
             "COMPILE": lines[Stage.COMPILE],
-            "OTHERS": [*lines[Stage.STEP], *self.left_out()],
+            "OTHERS": [*lines[Stage.STEP], *(f"# {line}" for line in self.left_out())],
         }
         body = {name: "\n".join(filter(None, texts)) for name, texts in blocks.items()}
         needs_device = _names(r"device\b", self.step.written(TEMPLATE["PREPARE"], body))
@@ -133,7 +133,7 @@ class _File:
         return call("loader = torch.utils.data.DataLoader", [f"{name}={value}" for name, value in arguments.items()])
 
     def left_out(self) -> Iterator[str]:
-        """A line for each setting that takes more code than belongs into the file."""
+        """A sentence for each setting that takes more code than belongs into the file."""
         of_parallel = (*OF_DDP, "strategy") if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
             lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
@@ -141,7 +141,7 @@ class _File:
             lacks |= recipe.key == "data.transforms_on_device" and not self.step.transforms
             if value != recipe.default and lacks:
                 setting = format_setting(recipe.key, value)
-                yield f"# Not in this file: {setting}. It takes more code; advisor.load applies it."
+                yield f"Not in this file: {setting}. It takes more code; advisor.load applies it."
 
 
 def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:

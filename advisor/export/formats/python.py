@@ -17,10 +17,13 @@ class PythonFile(Format):
     offered = Offer("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        yield File("Python file", path, lambda: _source(found), found.remark, more=found.launch_lines)
+        source = _source(found)
+        lacks = (line.strip(" #") for line in source.splitlines() if "# Not in this file:" in line)
+        yield File("Python file", path, lambda: source, found.remark, more=(*lacks, *found.launch_lines))
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        step = "own_step" if _has_own_step(found) else f"{found.state.mode or Mode.TRAIN}_step"
+        facts = found.state.facts
+        step = "own_step" if facts and facts.workload.own_step else f"{found.state.mode or Mode.TRAIN}_step"
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
 
 
@@ -34,13 +37,9 @@ def _source(found: Found) -> str:
     where = measured_on(state) if state.hardware else "this machine"
     measured = f"{found.speedup}, for {found.request.target.target} on {where}" if found.speedup else ""
     workload = WrittenFor(
-        "step" if _has_own_step(found) else baseline.loss_form if baseline else "",
+        "step" if state.facts and state.facts.workload.own_step else baseline.loss_form if baseline else "",
         baseline.batch_form if baseline else None,
         state.facts.workload if state.facts else None,
         measured,
     )
     return python_source(found.catalog, found.settings, state.mode, workload)
-
-
-def _has_own_step(found: Found) -> bool:
-    return bool(found.state.facts and found.state.facts.workload.own_step)
