@@ -18,7 +18,6 @@ pytestmark = pytest.mark.process
 
 OBJECTS = Path(__file__).parent
 
-
 _no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
 

@@ -1,6 +1,5 @@
 """A tuned model compiled to one file, and what PyTorch compiled for a loop: what they are for, and what they refuse."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,7 +30,6 @@ class Branches(torch.nn.Module):
 def build():
     return Branches(), torch.randn(2, 4)
 """
-
 
 TRAINS = """
 import torch
@@ -96,7 +94,7 @@ assert not counters["aot_autograd"]["autograd_cache_miss"], counters
 """
 
 
-def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path):
+def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path, monkeypatch):
     """In an interpreter of its own: the key of what was compiled holds threads and options, which tests change."""
     for name, text in (("target.py", TRAINS), ("loads.py", LOADS), ("tuned.yaml", "compile.mode: default\n")):
         (tmp_path / name).write_text(text)
@@ -104,9 +102,7 @@ def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path):
     artifacts, cold_s, warm_s = warm_start(Request(target), {"compile.mode": "default"}, CATALOG)
     assert min(cold_s, warm_s) > 0
     (tmp_path / "tuned.cache").write_bytes(artifacts)
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty")}
-    done = subprocess.run(
-        [sys.executable, "loads.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
+    done = subprocess.run([sys.executable, "loads.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert any(one.is_file() for one in (tmp_path / "empty").rglob("*"))
