@@ -53,7 +53,6 @@ PARTS = {
     "script diff": Part(("python/changes.py", "python/edits.py"), ("scripts", "export")),
 }
 
-
 _OPPOSITES = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
     *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),

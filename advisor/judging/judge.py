@@ -64,9 +64,9 @@ def cached(method: MethodT) -> MethodT:
     @functools.wraps(method)
     def answer(value: Any, *given: Any) -> Any:
         answers = vars(value).setdefault(place, {})
-        if given not in answers:
-            answers[given] = method(value, *given)
-        return answers[given]
+        if (found := answers.get(given, answers)) is answers:
+            found = answers[given] = method(value, *given)
+        return found
 
     return cast(MethodT, answer)
 
@@ -210,6 +210,7 @@ class Judge:
         """Whether turns with the baseline count for these settings: some were taken, and not by one odd run of it."""
         return self._turns(settings) is not None
 
+    @cached
     def _turns(self, settings: Settings) -> Turns | None:
         """The turns of these settings; None if their only run of the baseline is far from all others."""
         turns = self.in_turn.get(settings)
@@ -237,6 +238,7 @@ class Judge:
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
+    @cached
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison:
         """The ratio of samples per second; its interval is of 95 % after turns, which chose nothing, else of 99 %."""
         if new == old:
@@ -258,11 +260,9 @@ class Judge:
         goal, by = self.goal, self.yardstick
         if goal.fits(one) != goal.fits(other):
             return _MUCH_BETTER if goal.fits(one) else _MUCH_WORSE
-        objective = goal.objective
+        objective = goal.objective if goal.fits(other) else Objective.LATENCY
         if not goal.fits_memory(other):
             objective = Objective.MEMORY
-        elif not goal.fits(other):
-            objective = Objective.LATENCY
         speedup = self._ratio(new, old, REPORT)
         gain = by.gain_over(one, other, speedup, objective) or _EVEN
         as_much = goal.fits_memory(other) and gain.low <= 1 <= gain.high

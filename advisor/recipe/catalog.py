@@ -70,7 +70,7 @@ class Catalog:
 
     def by_key(self, key: str) -> Recipe:
         """The recipe that owns a setting key. Raises UsageError when none does."""
-        return _found(self._by_key, key, f"no recipe owns the setting {key!r}.", "settings")
+        return self._by_key.get(key) or _found(self._by_key, key, f"no recipe owns the setting {key!r}.", "settings")
 
     def check(self, settings: Mapping[str, Value]) -> None:
         """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
@@ -115,8 +115,8 @@ class Catalog:
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
-        costs = (recipe.costs.get(value, 1.0) for recipe, value in self.in_order(settings) if recipe.expensive)
-        return max(costs, default=0.0)
+        pairs = ((self.by_key(key), value) for key, value in settings.items())
+        return max((recipe.costs.get(value, 1.0) for recipe, value in pairs if recipe.expensive), default=0.0)
 
     def compiles(self, settings: Mapping[str, Value]) -> bool:
         """Whether a trial of these settings compiles anything."""

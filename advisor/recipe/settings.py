@@ -32,7 +32,7 @@ class Settings(Mapping[str, Value]):
             if not _is_key(key):
                 hint = "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
                 raise UsageError(f"{key!r} is not a setting key.", hint)
-            if not isinstance(value, bool | int | float | str):
+            if not isinstance(value, Value):
                 hint = "A setting's value is a boolean, a number or a word."
                 raise UsageError(f"the value of {key} is a {type(value).__name__}.", hint)
         self._values = dict(sorted(given.items()))

@@ -141,7 +141,6 @@ TOOK = {
     "ResNet-18": (72, 17, 24),
 }
 
-
 # The same on two cores of an AMD EPYC, torch 2.14, of a first step that was compiled with its loss.
 TOOK_ON_CPU = {"GPT, 4 blocks": (208, 9, 49), "MLP-Mixer, 6 blocks": (162, 10, 57), "U-Net, 3 levels": (37, 15, 56)}
 

@@ -54,7 +54,6 @@ FEW = {
     "optimizer.implementation": "fused",
 }
 
-
 EXAMPLES = pytest.mark.parametrize(
     "examples", [200, pytest.param(MANY, marks=[pytest.mark.fuzz, pytest.mark.timeout(3600)])]
 )

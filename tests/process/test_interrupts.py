@@ -84,18 +84,12 @@ def test_nohup_and_other_threads_are_left_alone():
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("own_state")
 def test_a_session_that_is_interrupted_in_its_first_seconds_leaves_what_was_asked_for(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     command = [sys.executable, "-m", "advisor", "target.py:build", "--headless", "--json", "out.json"]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu"],
-        cwd=tmp_path,
-        env={**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "state")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen([*command, "--device", "cpu"], cwd=tmp_path, text=True, start_new_session=True, **pipes)
     assert until(lambda: takes_signals(process.pid), SOON_S)  # not before, however busy the machine is
     time.sleep(1.0)
     for _ in range(30):

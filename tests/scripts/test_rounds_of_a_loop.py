@@ -337,7 +337,6 @@ for count in range(100):
     optimizer.step()
 """
 
-
 TIMED = """
 class Field(nn.Linear):
     def forward(self, t, y):

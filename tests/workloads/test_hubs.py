@@ -17,7 +17,6 @@ pytestmark = pytest.mark.process  # frameworks take seconds to import, and some 
 
 OBJECTS = Path(__file__).parent
 
-
 _no_network = pytest.fixture(autouse=True)(refuse_the_network)
 
 

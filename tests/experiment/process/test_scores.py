@@ -16,7 +16,6 @@ from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 
-
 # --- inference: weights that are rounded -----------------------------------------------------------------------
 
 # A classifier whose classes are those of its own plain weights: what its score loses, rounding the weights costs.

@@ -9,7 +9,6 @@ from advisor.records import Numerics, Verdict
 
 pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("real_sessions")]
 
-
 # Its steps pause three times; recipes take the pauses out, or put something worse in their place.
 # One thread: on two cores a second one of OpenMP is at times woken 12 ms late after a pause.
 SLOW_TARGET = "import time\n" + TINY_TARGET.replace("Pause(), ", "Pause(), Pause(), Pause(), ").replace(

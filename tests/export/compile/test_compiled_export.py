@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.errors import UsageError
-from advisor.experiment.measuring.packaging import package
+from advisor.experiment.measuring.packaging import package, warm_start
 from advisor.experiment.request import Request
 from advisor.judging.numerics import distance
 from advisor.recipe.catalog import load_catalog
@@ -31,12 +31,11 @@ def build():
     return Branches(), torch.randn(2, 4)
 """
 
-
 TRAINS = """
 import torch
 
 def build():
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 2, bias=False), torch.nn.Tanh())
     batch = torch.randn(16, 8), torch.arange(16) % 2
     return model, batch, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
 """
@@ -80,35 +79,30 @@ def test_a_model_that_cannot_be_exported_says_why_in_one_line(tmp_path):
     assert "--export tuned.yaml" in caught.value.hint
 
 
-TWICE = """
-import os, runpy
+LOADS = """
+import runpy
 
 import advisor
-from advisor.experiment.measuring.packaging import warm_start
-from advisor.experiment.request import Request
-from advisor.recipe.catalog import load_catalog
-from advisor.records import TargetSpec
 
-if __name__ == "__main__":
-    target = TargetSpec("target.py:build", os.getcwd(), device="cpu")
-    artifacts, cold_s, warm_s = warm_start(Request(target), {"compile.mode": "default"}, load_catalog())
-    assert min(cold_s, warm_s) > 0
-    open("tuned.cache", "wb").write(artifacts)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.abspath("empty")
-    tuning = advisor.load("tuned.yaml", cache="tuned.cache")
-    assert tuning.settings == {"compile.mode": "default"}
-    model, batch, loss, optimizer = runpy.run_path("target.py")["build"]()
-    tuning.train_step(*tuning.prepare(model, optimizer), loss)(batch)
-    from torch._dynamo.utils import counters
-    assert counters["aot_autograd"]["autograd_cache_hit"], counters
-    assert not counters["aot_autograd"]["autograd_cache_miss"], counters
+tuning = advisor.load("tuned.yaml", cache="tuned.cache")
+assert tuning.settings == {"compile.mode": "default"}
+model, batch, loss, optimizer = runpy.run_path("target.py")["build"]()
+tuning.train_step(*tuning.prepare(model, optimizer), loss)(batch)
+from torch._dynamo.utils import counters
+assert counters["aot_autograd"]["autograd_cache_hit"], counters
+assert not counters["aot_autograd"]["autograd_cache_miss"], counters
 """
 
 
-def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path):
+def test_the_next_start_finds_compiled_what_a_cache_holds(tmp_path, monkeypatch):
     """In an interpreter of its own: the key of what was compiled holds threads and options, which tests change."""
-    for name, text in (("target.py", TRAINS), ("twice.py", TWICE), ("tuned.yaml", "compile.mode: default\n")):
+    for name, text in (("target.py", TRAINS), ("loads.py", LOADS), ("tuned.yaml", "compile.mode: default\n")):
         (tmp_path / name).write_text(text)
-    done = subprocess.run([sys.executable, "twice.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    target = TargetSpec("target.py:build", str(tmp_path), device="cpu")
+    artifacts, cold_s, warm_s = warm_start(Request(target), {"compile.mode": "default"}, CATALOG)
+    assert min(cold_s, warm_s) > 0
+    (tmp_path / "tuned.cache").write_bytes(artifacts)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "empty"))
+    done = subprocess.run([sys.executable, "loads.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert any(one.is_file() for one in (tmp_path / "empty").rglob("*"))

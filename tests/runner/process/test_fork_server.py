@@ -93,7 +93,6 @@ while not (os.path.exists({path!r}) and open({path!r}).read()):
     time.sleep(0.01)
 """
 
-
 SESSION = """
 import sys
 from pathlib import Path

@@ -14,7 +14,6 @@ from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
-
 FORWARD = "return 1.0 * x"
 NO_ROOM, MEMORY, FIX = "raise MemoryError('no room')", Outcome.OUT_OF_MEMORY, "Fix the lines below"
 FAILED, STEP = Outcome.FAILED, "the first step failed: "
