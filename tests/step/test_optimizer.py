@@ -327,3 +327,32 @@ def test_sparse_gradients_are_not_fused():
     model(torch.tensor([1, 2])).sum().backward()
     adam.step()
     assert optimizer_implementation(adam) == "default"
+
+
+class Looked(nn.Module):
+    """Looks rows up by a function, whose gradients nothing shows before the first backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Parameter(torch.randn(8, 4)), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(nn.functional.embedding(x, self.table, sparse=True)).square().mean()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("SGD", {}), ("SGD", {"momentum": 0.9}), ("Adagrad", {})])
+def test_a_first_step_with_sparse_gradients_is_not_fused(kind, options):
+    def trained(settings):
+        torch.manual_seed(0)
+        model = Looked()
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **options)
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+        for at in range(4):
+            optimizer.zero_grad()
+            model(torch.tensor([at, at + 1])).backward()
+            optimizer.step()
+        return {**model.state_dict(), "optimizer": optimizer.state_dict()}
+
+    with pytest.warns(UserWarning, match="optimizer.implementation: fused is left out"):
+        found = trained({"optimizer.implementation": "fused"})
+    torch.testing.assert_close(found, trained({}), rtol=0, atol=0)
