@@ -89,6 +89,7 @@ def test_numpys_draws_are_those_of_its_seed(scope):
     assert losses == [4.0 if np.random.rand(1) < 0.5 else 1.0 for _ in range(12)]
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_while_code_is_compiled_collections_are_rare_and_what_is_compiled_again_is_not_cached():
     usual, seen, config = gc.get_threshold(), [], torch._functorch.config
 
@@ -96,16 +97,12 @@ def test_while_code_is_compiled_collections_are_rare_and_what_is_compiled_again_
         seen.append((gc.get_threshold(), config.enable_autograd_cache))
         return graph
 
-    torch.compiler.reset()
     for _ in range(2):
         prepare_compilations()
-    try:
-        scaled = torch.compile(lambda x, number: x * number, backend=backend)
-        assert [scaled(torch.ones(()), number).item() for number in (2.0, 3.0)] == [2.0, 3.0]
-        assert seen == [((100 * usual[0], *usual[1:]), is_first) for is_first in (True, False)]
-        assert (gc.get_threshold(), config.enable_autograd_cache) == (usual, True)
-    finally:
-        torch.compiler.reset()
+    scaled = torch.compile(lambda x, number: x * number, backend=backend)
+    assert [scaled(torch.ones(()), number).item() for number in (2.0, 3.0)] == [2.0, 3.0]
+    assert seen == [((100 * usual[0], *usual[1:]), is_first) for is_first in (True, False)]
+    assert (gc.get_threshold(), config.enable_autograd_cache) == (usual, True)
 
 
 # --- over several processes -----------------------------------------------------------------------------------
