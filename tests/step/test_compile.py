@@ -105,9 +105,6 @@ def test_while_code_is_compiled_collections_are_rare_and_what_is_compiled_again_
     assert (gc.get_threshold(), config.enable_autograd_cache) == (usual, True)
 
 
-# --- over several processes -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("unit", ["blocks", "model"])
 @pytest.mark.parametrize("scope", ["model", "regional"])
 @pytest.mark.usefixtures("one_rank", "eager_backend", "fresh_compiler")
