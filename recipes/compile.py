@@ -8,10 +8,13 @@ Why it helps: Chains of pointwise operations and reductions become one kernel th
 Python and the dispatcher leave the inner loop.
 
 When it does not: The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks
-(printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. Compiled code
-does not see hooks that are added later, nor layers frozen or unfrozen later (before PyTorch 2.12). Its gradients have
-no gradients, and what `forward` draws by Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`,
-your own loop calls `torch.compiler.cudagraph_mark_step_begin()` before each step and copies what it keeps.
+(printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. Code is also
+compiled again for a Python number that changed; after eight times it runs uncompiled. An exported Python file or diff
+may keep the old number instead (PyTorch 2.14): set `TORCHINDUCTOR_AUTOGRAD_CACHE=0`. A tensor that the model or the
+loss writes in a step and multiplies by may get wrong gradients. Compiled code does not see hooks that are added later,
+nor layers frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and what `forward` draws by
+Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copies what it keeps.
 
 Numerics: close: fused kernels sum in another order, and dropout draws from another stream.
 
@@ -47,9 +50,8 @@ class Compile(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        workload = facts.workload
         # Then the host launches every kernel.
-        uncaptured = workload.own_step or workload.takes_arguments_only or workload.graph_problem
+        uncaptured = facts.workload.own_step or facts.workload.takes_arguments_only or facts.workload.graph_problem
         waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
         replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
         return autotuned * replayed

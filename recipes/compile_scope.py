@@ -9,8 +9,7 @@ reads and writes the largest tensor several times; compiled with the last layer,
 
 When it does not: `regional` fuses nothing across blocks, and compiles blocks of several shapes for each shape.
 `with_loss` gains nothing where the loss is a small share of the step. `pointwise` leaves reductions, norms and matrix
-products alone: compiling all fuses more. A queue that the loss writes gets wrong gradients by `with_loss` in PyTorch
-2.14.
+products alone: compiling all fuses more. A queue that the loss writes gets wrong gradients by `with_loss`.
 
 Numerics: close: as for torch.compile, kernels round elsewhere and draw dropout from another stream (not `pointwise`).
 
@@ -53,12 +52,11 @@ class CompileScope(Recipe):
             return Skip("the Trainer compiles the whole model, as compile.mode says")
         # Blocks of many shapes take as long as the model: the eight of a ResNet-50 37 s on an H200's host, all 33 s.
         blocks, shapes = facts.workload.repeated_blocks, facts.workload.block_shapes
-        count = sum(count for _, count in blocks)
         sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
         # Other settings shorten the rest of a step several times, but not the loss.
         loss_counts = facts.profile is None or facts.profile.share(Phase.LOSS) >= _LEAST_SHARE
         values = ["with_loss"] if sees_loss and loss_counts else []
-        return [*values, *(["regional"] if blocks and 3 * shapes <= count else []), "pointwise"]
+        return [*values, *(["regional"] if blocks and 3 * shapes <= sum(one[1] for one in blocks) else []), "pointwise"]
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.inlined.blocks import repeated_blocks

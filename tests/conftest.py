@@ -282,8 +282,7 @@ def warm_fork_server(tmp_path_factory):
     Runner.prepare()
     folder = tmp_path_factory.mktemp("warm")
     (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
-    result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
-    assert result.outcome is Outcome.MEASURED
+    assert Runner().run(spec_of(folder, "warm.py"), lambda message: None).outcome is Outcome.MEASURED
 
 
 @pytest.fixture

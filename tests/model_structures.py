@@ -142,5 +142,4 @@ def inspected(model, images, mode=Mode.TRAIN):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None
     data = (images, torch.zeros(len(images)))
     loss = functional.mse_loss if mode is Mode.TRAIN else None
-    loop = Loop(model, data, loss, optimizer, mode, batch_size=len(images))
-    return inspect_loop(loop, torch.device("cpu"), [data])
+    return inspect_loop(Loop(model, data, loss, optimizer, mode, batch_size=len(images)), torch.device("cpu"), [data])

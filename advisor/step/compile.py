@@ -33,13 +33,11 @@ def compile_model(model: nn.Module, plan: StepPlan) -> None:
     """
     if plan.compiles_with == "none":
         return
-    collect_rarely_while_compiling()
+    prepare_compilations()
     dynamo: Any = torch._dynamo.config
     dynamo.use_numpy_random_stream = True  # else compiled code takes NumPy's random numbers from PyTorch
     if plan.freezing:
-        from torch._inductor import config
-
-        config.freezing = True
+        torch._inductor.config.freezing = True
     units = [] if plan.compiles_loss else _units_of(model, plan)
     # Blocks of one class share a cache, and those of other shapes each need a place in it.
     dynamo.recompile_limit = max(dynamo.recompile_limit, 2 * len(units))
@@ -132,18 +130,29 @@ def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
     return {"mode": plan.compiles_with, "dynamic": dynamic}
 
 
-def collect_rarely_while_compiling() -> None:
+def prepare_compilations() -> None:
     """Have Python's garbage collector start a hundredth as often while PyTorch compiles, from now on in this process.
 
     The compiler makes millions of objects that live until it has ended, and each full collection visits all of them.
-    On an H100's host the first step of a compiled Swin-T took 80 s without collections and 86 s with them, that of an
-    EfficientNet-B0 92 and 104 s (tests/gpu/RESULTS.md).
+    The first step of a compiled Swin-T took 80 s, and 86 s with usual collections (H100, tests/gpu/RESULTS.md).
+
+    Code that is compiled again, such as for another number, is not read from AOTAutograd's cache: in PyTorch 2.14 such
+    code may have the number as a constant that nothing checks.
     """
     from torch._dynamo.callback import callback_handler
+    from torch._functorch import config
 
-    first, *others = gc.get_threshold()
-    callback_handler.register_start_callback(lambda _: gc.set_threshold(_RARER * first, *others))
-    callback_handler.register_end_callback(lambda _: gc.set_threshold(first, *others))
+    (first, *others), cached = gc.get_threshold(), config.enable_autograd_cache
+
+    @callback_handler.register_start_callback
+    def start(*compiled: Any) -> None:  # told since PyTorch 2.8 only
+        gc.set_threshold(_RARER * first, *others)
+        config.enable_autograd_cache = cached and all(one.compile_id.endswith("/0") for one in compiled)
+
+    @callback_handler.register_end_callback
+    def end(*_: Any) -> None:
+        gc.set_threshold(first, *others)
+        config.enable_autograd_cache = cached
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

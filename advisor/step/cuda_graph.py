@@ -111,9 +111,8 @@ def reason_of(error: Exception) -> str:
 def as_if_captured() -> Iterator[None]:
     """Make code that asks whether a graph is being captured hear yes, in eager steps too.
 
-    Some code then behaves differently: Hugging Face makes attention masks without reading their values. What a compiler
-    generates for that case cannot be generated during a capture. PyTorch's transformers (2.6 to 2.14) otherwise check
-    whether a mask is causal, which makes the host wait and only chooses among kernels.
+    Some code then behaves differently: Hugging Face makes attention masks without reading their values, and that is to
+    be compiled before a capture. PyTorch's transformers (2.6 to 2.14) otherwise make the host wait to choose kernels.
     """
     # The same functions each time, or compilers compile anew.
     asked = replaced(torch.cuda, "is_current_stream_capturing", _yes)

@@ -1,6 +1,7 @@
 """A loader whose batches arrive on the device, the next one copied ahead, and transforms that run on them there."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -104,9 +105,7 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
         return changed, moved
     several = type(dataset.transform).__name__ == "Compose"
     steps = list(dataset.transform.transforms) if several else [dataset.transform]
-    first = len(steps)
-    while first and is_movable(steps[first - 1]):
-        first -= 1
+    first = len(steps) - len(list(itertools.takewhile(is_movable, reversed(steps))))
     changed = copy.copy(dataset)
     if first < len(steps):
         changed.transform = type(dataset.transform)(steps[:first]) if first else torch.nn.Identity()

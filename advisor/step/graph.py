@@ -67,17 +67,15 @@ class GraphedStep:
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
     what is cheap to look at, and is captured anew where it changed: training modes, parameters and which of them
     require gradients, the number of hooks, the optimizer's numbers, and plain numbers, texts and flags near the step
-    (:mod:`advisor.step.watch`). After every 1,000 replays, but for a step of the user's own, the forward pass and the
-    loss run once eagerly on the same batch; where nothing is drawn at random and the results differ, the step warns and
-    is captured anew. For a change of anything else call :meth:`recapture`.
+    (:mod:`advisor.step.watch`). After every 1,000 replays, unless random numbers are drawn or the step is the user's
+    own, the loss is also computed eagerly, and a difference is treated the same. Else call :meth:`recapture`.
 
     A replay runs no Python: what the step keeps in attributes is the graph's memory, which the next replay overwrites.
     The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps on the host, and
     once options other than the learning rate have changed. A step that cannot be captured runs eagerly, with a warning;
     one that is ``required`` to be raises CaptureError, or what PyTorch raises where memory runs out.
 
-    Whatever else the step has is found here too: ``plan``, ``device``, and of a training step ``scaler``,
-    ``state_dict`` and ``load_state_dict``.
+    Other attributes are those of the step, such as ``plan``, ``scaler`` and ``state_dict``.
     """
 
     def __init__(self, step: Any, graph: Callable[[torch.device], Any] = CudaGraph, *, required: bool = False) -> None:
@@ -309,12 +307,10 @@ class GraphedStep:
         saved.restore()
         result = self._replay(recorded)
         if not drew and not _agree(result, expected, _SAME_ROUGHLY):
-            warnings.warn(
-                "step.cuda_graph: a replay differed from the step run eagerly, so something that the step reads has "
-                "changed. It is captured anew; call step.recapture() when you change such a value.",
-                stacklevel=3,
-            )
-            self.recapture("a replay differed from the step run eagerly")
+            reason = "a replay differed from the step run eagerly"
+            text = f"step.cuda_graph: {reason}. It is captured anew. Call step.recapture() when you change a value."
+            warnings.warn(text, stacklevel=3)
+            self.recapture(reason)
         return result
 
 
@@ -322,8 +318,7 @@ class GraphedAroundLoss(GraphedStep):
     """A captured training step whose loss is computed eagerly, because the loss uses the host.
 
     One graph has the forward pass, the other the model's backward pass, which starts from the loss's gradients of the
-    outputs. The loss may look at values, match boxes or read lengths. The update is eager, too. It is
-    ``torch.cuda.make_graphed_callables`` for outputs of any structure.
+    outputs, as in ``torch.cuda.make_graphed_callables``. The loss may look at values. The update is eager, too.
     """
 
     @property

@@ -6,6 +6,7 @@ Optimizers stay the objects that they are, so that schedulers, hooks and referen
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,6 +113,21 @@ def begin_momenta(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
+def watch_first_step(optimizer: Optimizer) -> None:
+    """Have an optimizer's first step undo that it was fused where gradients are sparse, with a warning."""
+    vars(optimizer)["_was_prepared"] = True
+    optimizer.register_step_pre_hook(_without_sparse)
+
+
+def _without_sparse(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    if vars(optimizer).pop("_was_prepared", False) and optimizer.defaults.get("fused"):
+        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        own = vars(optimizer).get(PLAIN_OPTIONS, {})
+        if "fused" in own and any(one is not None and one.is_sparse for one in gradients):
+            set_options(optimizer, fused=own["fused"], foreach=own["foreach"])
+            warnings.warn("optimizer.implementation: fused is left out: some gradients are sparse.", stacklevel=3)
+
+
 def on_device(group: Mapping[str, Any]) -> bool:
     """Whether a group's step counts are tensors on the device of its parameters."""
     return bool(group.get("fused") or group.get("capturable"))
@@ -148,7 +164,7 @@ def _settle(optimizer: Optimizer) -> None:
     """Give an optimizer's state the memory layout of its parameters."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            like = type(value) is Tensor and value.dim() and value.shape == parameter.shape
+            like = type(value) is Tensor and not value.is_sparse and value.dim() and value.shape == parameter.shape
             if like and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
@@ -163,7 +179,7 @@ def _with_options(saved: dict[str, Any], options: Mapping[str, Any]) -> dict[str
     state = {key: dict(values) for key, values in saved["state"].items()}
     for key, values in state.items():
         for name, value in values.items():
-            if type(value) is Tensor:
+            if type(value) is Tensor and not value.is_sparse:
                 values[name] = value.cpu() if name in COUNTERS and key in counts_on_host else value.contiguous()
     return {**saved, "state": state, "param_groups": groups}
 
@@ -219,7 +235,7 @@ def updates_without_host(optimizer: Any) -> bool:
     The hooks of a step are functions on the host, which a graph would leave out.
     """
     before, after = optimizer._optimizer_step_pre_hooks.values(), optimizer._optimizer_step_post_hooks.values()
-    has_hooks = any(after) or any(hook is not begin_momenta for hook in before)
+    has_hooks = any(after) or any(hook not in (begin_momenta, _without_sparse) for hook in before)
     return torch_class(optimizer) is not None and not has_hooks and all(map(on_device, optimizer.param_groups))
 
 

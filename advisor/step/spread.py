@@ -21,7 +21,7 @@ from advisor.inlined.blocks import repeated_blocks
 from advisor.recipe.plan import StepPlan
 from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
-from advisor.step.loader import rebuild
+from advisor.step.loader import length_of, rebuild
 
 # Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
 BATCHES_IN_A_BUCKET = 50
@@ -43,13 +43,9 @@ def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
     with torch.cuda.stream(capture_stream(device)) if plan.cuda_graph else nullcontext():
-        wrapped = DistributedDataParallel(
-            model,
-            device_ids=[device.index or 0] if device.type == "cuda" else None,
-            gradient_as_bucket_view=plan.gradient_as_bucket_view,
-            bucket_cap_mb=plan.bucket_cap_mb,
-            find_unused_parameters=plan.find_unused_parameters,
-        )
+        own_gpu = [device.index or 0] if device.type == "cuda" else None
+        options = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")
+        wrapped = DistributedDataParallel(model, own_gpu, **{name: getattr(plan, name) for name in options})
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
     return wrapped
@@ -89,9 +85,9 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
 class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide equally is filled up with its own first samples, so that all parts have the
-    same size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler that draws from
-    PyTorch's generator uses that seed: its order is that of one process. Others must draw the same in all ranks.
+    A batch that the ranks cannot divide equally is filled up with its own first samples. Rank 0 draws a seed for each
+    epoch, so all ranks must iterate at the same time. A sampler that draws from PyTorch's generator uses that seed: its
+    order is that of one process. Others must draw the same in all ranks.
 
     With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
     and their batches come in random order. Neighbours go to different ranks, so none waits for another's long samples.
@@ -152,10 +148,7 @@ def _lengths_in(loader: Any) -> list[int]:
     for sample in loader.dataset if known is None else ():
         first: Any = next(iter(sample.values()), 0) if isinstance(sample, Mapping) else sample
         first = first[0] if isinstance(first, tuple) and first else first
-        try:
-            lengths.append(len(first))
-        except TypeError:  # a number, or a tensor of one
-            lengths.append(0)
+        lengths.append(length_of(first) or 0)  # none of a number, or a tensor of one
     if len(set(lengths)) < 2:
         raise RefusedError("all samples have the same length")
     return lengths
@@ -171,10 +164,7 @@ def why_not_spread(strategy: str, model: nn.Module) -> str:
     if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
         return f"parallel.strategy: {strategy} is left out: the model is spread already"
     if uses_accelerate():
-        return (
-            f"parallel.strategy: {strategy} is left to Accelerate, which spreads the model itself: give the "
-            "Accelerator the options, such as DistributedDataParallelKwargs(bucket_cap_mb=100)"
-        )
+        return f"parallel.strategy: {strategy} is left to Accelerate: give the options to its Accelerator"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (

@@ -28,7 +28,7 @@ from advisor.step.compile import accept_wrapped_names, as_prepared, as_written, 
 from advisor.step.device_loader import loop_loader
 from advisor.step.graph import GraphedStep, captured
 from advisor.step.loss import LossForm
-from advisor.step.optimizer import Together, optimizers_in
+from advisor.step.optimizer import Together, optimizers_in, watch_first_step
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
 Refused = Callable[[Recipe, Value, RefusedError], None] | None  # told of a setting that is left out, and the reason
@@ -95,10 +95,9 @@ class Tuning:
         as ``model.fold_batch_norm``: build a new one.
 
         Settings for several GPUs apply in processes that torchrun started; elsewhere a warning says that they do not.
-        There the process group is joined, and each model is moved to the GPU of its process and exchanges gradients
-        when it is called in training: for ``ddp`` the returned model is the given one in PyTorch's
-        DistributedDataParallel. The first loader gives each process its part of every batch: its batch size is for all
-        processes together. The other loaders stay whole.
+        There the process group is joined, and each model is moved to the GPU of its process and exchanges gradients in
+        training: ``ddp`` returns it in PyTorch's DistributedDataParallel. The first loader gives each process its part
+        of every batch: its batch size is for all processes together. The other loaders stay whole.
         """
         once = list({id(item): item for item in objects}.values())
         modules = [item for item in once if isinstance(item, nn.Module)]
@@ -117,6 +116,7 @@ class Tuning:
             held = {id(parameter) for group in one.param_groups for parameter in group["params"]}
             own_models = [model for model in models if not held.isdisjoint(map(id, model.parameters()))]
             trains[one] = own_models or models[:1]
+            watch_first_step(one)
         plans = [] if models else list(self._prepared.values())[:1]
         back: dict[int, Any] = {}
         for model in models:
@@ -178,9 +178,8 @@ class Tuning:
         objects that ``prepare`` returned. The model is put into training mode now, once. Afterwards the mode is the
         loop's: to validate, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which restores it.
 
-        The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` and
-        ``load_state_dict()`` hold the rest of a checkpoint, besides the model and the optimizer: the scaler's state,
-        and the number of batches accumulated so far.
+        The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` holds the rest
+        of a checkpoint: the scaler's state, and the number of batches accumulated so far.
 
         A step in a CUDA graph checks a few things before each replay and is captured again if they changed
         (:class:`~advisor.step.graph.GraphedStep` lists them). If anything else that the step reads has changed, call
@@ -263,10 +262,7 @@ class Tuning:
     def _plan_of(self, model: nn.Module) -> StepPlan:
         plan = self._prepared.get(as_prepared(model))
         if plan is None:
-            raise RuntimeError(
-                "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "
-                "loader)` first"
-            )
+            raise RuntimeError("this model has not been prepared: call tuning.prepare(model, optimizer, loader) first")
         return plan
 
 

@@ -1,8 +1,7 @@
 """The values that a captured step checks before a replay, and copies of its state.
 
-Values near a function are the variables that it names, and the attributes of the objects in them. A captured step
-watches the plain numbers there, and finds the optimizers of a user's own step there. Values further away are not
-watched: keep such a number in a tensor, or call ``recapture()`` after it changes.
+Values near a function are the variables that it names, and the attributes of the objects in them. There a captured
+step watches the plain numbers, and finds optimizers. After a number further away changes, call ``recapture()``.
 """
 
 import functools
@@ -141,10 +140,7 @@ class Watch:
             ("a tensor or function near the step was replaced", lambda: list(map(id, whole()))),
             ("a gradient was cleared", lambda: [id(one.grad) for one in kept]),
             ("the optimizer loaded a state", lambda: [one.state is state for one, state in states]),
-            (
-                OPTIONS,
-                lambda: [group.get(name) for one, names in options for group in one.param_groups for name in names],
-            ),
+            (OPTIONS, lambda: [group.get(key) for one, keys in options for group in one.param_groups for key in keys]),
         ]
         self._checks = [(words, read, read()) for words, read in checks]
 

@@ -445,8 +445,7 @@ def gan_with_its_optimizers_in_the_closure(run):
     options = {"lr": 0.002, "betas": (0.5, 0.999), "fused": run.device.type == "cpu"}
     optimizers = [torch.optim.Adam(model.parameters(), **options) for model in (maker, critic)]
     maker, critic = run.prepare(maker, critic)
-    step = run.own_step(gan_step(maker, critic, *optimizers), maker)
-    scheduled(run, step, features().tensors[0].split(BATCH))
+    scheduled(run, run.own_step(gan_step(maker, critic, *optimizers), maker), features().tensors[0].split(BATCH))
     return {"maker": maker, "critic": critic, "of_maker": optimizers[0], "of_critic": optimizers[1]}
 
 

@@ -42,8 +42,7 @@ def gradients(model, images):
 def test_without_the_biases_outputs_and_gradients_are_the_same(way, name):
     model, images, biases, _ = made(name)
     before = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    changed = way("conv_bias", False, model, optimizer)
+    changed = way("conv_bias", False, model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     assert [key for key, _ in changed.named_parameters()] == [key for key, _ in before.named_parameters()]
     lost = unread(changed)
     assert len(lost) == biases

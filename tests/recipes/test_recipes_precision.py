@@ -106,8 +106,7 @@ def test_present_switches_are_read_off_the_process():
 
 def test_sizes_of_linear_layers_are_facts():
     model = nn.ModuleList([nn.Linear(8, 8), Decoder(), Decoder()])
-    facts = inspect_loop(loop_of(model), CPU, BATCH)
-    assert facts.linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
+    assert inspect_loop(loop_of(model), CPU, BATCH).linear_shapes == ((32, 96, 2), (32, 4, 2), (8, 8, 1))
 
 
 # --- float8 and integers ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch._dynamo.utils import counters
 from advisor.recipe.plan import StepPlan
 from advisor.records import Mode
 from advisor.step import compile as compiling
-from advisor.step.compile import collect_rarely_while_compiling, compile_in_place, compile_model
+from advisor.step.compile import compile_in_place, compile_model, prepare_compilations
 from advisor.step.spread import spread_model
 from advisor.step.tuning import Tuning
 
@@ -89,25 +89,20 @@ def test_numpys_draws_are_those_of_its_seed(scope):
     assert losses == [4.0 if np.random.rand(1) < 0.5 else 1.0 for _ in range(12)]
 
 
-def test_collections_are_rarer_while_code_is_compiled_and_then_as_before():
-    usual, seen = gc.get_threshold(), []
+@pytest.mark.usefixtures("fresh_compiler")
+def test_while_code_is_compiled_collections_are_rare_and_what_is_compiled_again_is_not_cached():
+    usual, seen, config = gc.get_threshold(), [], torch._functorch.config
 
     def backend(graph, _):
-        seen.append(gc.get_threshold())
+        seen.append((gc.get_threshold(), config.enable_autograd_cache))
         return graph
 
-    torch.compiler.reset()
     for _ in range(2):
-        collect_rarely_while_compiling()
-    try:
-        torch.compile(nn.Linear(2, 2), backend=backend)(torch.ones(1, 2))
-        assert seen == [(100 * usual[0], *usual[1:])]
-        assert gc.get_threshold() == usual
-    finally:
-        torch.compiler.reset()
-
-
-# --- over several processes -----------------------------------------------------------------------------------
+        prepare_compilations()
+    scaled = torch.compile(lambda x, number: x * number, backend=backend)
+    assert [scaled(torch.ones(()), number).item() for number in (2.0, 3.0)] == [2.0, 3.0]
+    assert seen == [((100 * usual[0], *usual[1:]), is_first) for is_first in (True, False)]
+    assert (gc.get_threshold(), config.enable_autograd_cache) == (usual, True)
 
 
 @pytest.mark.parametrize("unit", ["blocks", "model"])

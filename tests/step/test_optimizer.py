@@ -322,8 +322,23 @@ def test_sparse_gradients_are_not_fused():
     assert sparse_parameters(model) == {model[0].weight}
     adam = torch.optim.SGD(model.parameters(), lr=0.1)
     assert implementations_of(adam, sparse_parameters(model)) == ("for-loop", "foreach")
-    with pytest.warns(UserWarning, match="optimizer.implementation: fused is left out: .* no sparse gradients"):
-        Tuning({"optimizer.implementation": "fused"}).prepare(model, adam)
-    model(torch.tensor([1, 2])).sum().backward()
-    adam.step()
-    assert optimizer_implementation(adam) == "default"
+
+
+@pytest.mark.parametrize("layer_says", [True, False])
+@pytest.mark.parametrize(("kind", "options"), [("SGD", {}), ("SGD", {"momentum": 0.9}), ("Adagrad", {})])
+def test_fused_is_left_out_where_gradients_are_sparse(kind, options, layer_says):
+    def trained(settings):
+        torch.manual_seed(0)
+        table = nn.Embedding(8, 4, sparse=layer_says)
+        optimizer = getattr(torch.optim, kind)(table.parameters(), lr=0.1, **options)
+        Tuning(settings).prepare(table, optimizer)
+        for at in range(4):
+            optimizer.zero_grad()
+            nn.functional.embedding(torch.tensor([at, at + 1]), table.weight, sparse=True).square().sum().backward()
+            optimizer.step()
+        assert optimizer_implementation(optimizer) == "default"
+        return {**table.state_dict(), "optimizer": optimizer.state_dict()}
+
+    with pytest.warns(UserWarning, match="optimizer.implementation: fused is left out"):
+        found = trained({"optimizer.implementation": "fused"})
+    torch.testing.assert_close(found, trained({}), rtol=0, atol=0)

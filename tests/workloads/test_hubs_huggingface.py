@@ -82,8 +82,7 @@ TOGETHER = [
 def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected):
     config = getattr(transformers, f"{kind}Config")(**options)
     loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2))
-    batch = loop.data
-    assert {name: tuple(batch[name].shape) for name in expected} == expected
+    assert {name: tuple(loop.data[name].shape) for name in expected} == expected
     loop.model.train(loop.mode is Mode.TRAIN)
     one_step(loop)
 

@@ -191,7 +191,22 @@ def test_parameters_become_constants(tmp_path, monkeypatch):
     torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
 
 
-# --- a chunked loss -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("by_loop", [0.0, 0.1])
+def test_a_number_that_the_loop_or_the_loss_changes_is_followed(by_loop):
+    def losses(settings):
+        torch.manual_seed(0)
+        near, batch = {"limit": 0.2}, (torch.ones(4, 3), torch.ones(4, 3))
+
+        def loss(output, target):
+            near["limit"] += 0.1 - by_loop
+            return (output.clamp(max=near["limit"]) - target).square().mean()
+
+        step = make_step(applied(nn.Linear(3, 3), settings), loss)
+        for _ in range(6):
+            yield step(batch)
+            near["limit"] += by_loop
+
+    torch.testing.assert_close(list(losses({"compile.scope": "with_loss"})), list(losses({})))
 
 
 @pytest.mark.parametrize("scope", ["model", "with_loss"])

@@ -32,8 +32,7 @@ def built(tmp_path):
         (tmp_path / "target.py").write_text(text, encoding="utf-8")
         spec, runner = spec_of(tmp_path, "target.py"), Runner()
         runners.append(runner)
-        problem = runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
-        return runner, problem, spec
+        return runner, runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S), spec
 
     yield build
     for runner in runners:
