@@ -229,12 +229,11 @@ def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequ
             break
     added = "".join([code, *switches, *edits.definitions])
     wanted = {*edits.imports, *(["import torch"] if added.count("torch.") > before.count("torch.") else [])}
-    bound = _imported_by(body[:end])
-    imports = [line for line in wanted if not _imported_by(ast.parse(line).body) <= bound]
+    imports = [line for line in wanted if not _imported_by(ast.parse(line).body) <= _imported_by(body[:end])]
     top = [edits.header] if edits.header and edits.header not in before else []
     top = ["", *top, *switches] if switches or "\n" in edits.header else []
-    apart = (f"\n\n{text}" for text in edits.definitions)  # two empty lines above each
-    new = [*sorted(imports, key=lambda line: (line[:4], line)), *top, *apart]
+    # Above each definition are two empty lines.
+    new = [*sorted(imports, key=lambda line: (line[:4], line)), *top, *(f"\n\n{text}" for text in edits.definitions)]
     futures = [at for at, one in enumerate(body) if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
     begin = futures[-1] + 1 if futures else docstring
     lines = code.split("\n")

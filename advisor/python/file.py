@@ -49,7 +49,8 @@ class _File:
 
     def text(self) -> str:
         """The whole file."""
-        parts = with_functions(self.step, [self.prepare(), self.step.text()])
+        kind, step = self.step.kind, self.step.written(TEMPLATE["STEP"])
+        parts = with_functions(self.step, [self.prepare(), f"{step}\n\n\n{kind}_step = {kind.title()}Step"])
         parts = [*self.definitions, *parts]
         if any(recipe.key == "attention.empty_masks" and value == "dropped" for recipe, value in self.settings):
             parts = [re.sub(r'=batch\["(\w+_mask)"\]', r'=batch.get("\1")', part) for part in parts]
@@ -137,7 +138,7 @@ class _File:
         of_parallel = (*OF_DDP, "strategy") if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
             lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
-            lacks |= recipe.plan_field == "cuda_graph" and "graph" not in self.step.words
+            lacks |= recipe.plan_field == "cuda_graph" and self.step.words.isdisjoint(("graph", "around"))
             lacks |= recipe.key == "data.transforms_on_device" and not self.step.transforms
             if value != recipe.default and lacks:
                 setting = format_setting(recipe.key, value)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from advisor.recipe import MODES_WITH_GRAPHS, Recipe, code_of
-from advisor.recipe.plan import StepPlan
+from advisor.recipe.plan import AROUND_LOSS, StepPlan
 from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
 LINE = 100  # columns of the longest line
@@ -99,11 +99,13 @@ class StepText:
         train, script = kind == "train", self.workload.place is not None
         gives = len(self.workload.place.gives) if self.workload.place else 0
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
+        simple = batch in ("list", "tensor") and plan.accumulate == 1 and plan.zero_grad != "zeros"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
         several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
         blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set[str]()
         holds = {
             "graph": graph,
+            "around": plan.cuda_graph == AROUND_LOSS and self.form == "output_target" and simple,
             "script": script,
             "gives_one": gives == 1,
             "gives_several": gives > 1,
@@ -118,10 +120,6 @@ class StepText:
         switches = {one.name for one in fields(plan) if getattr(plan, one.name) is True}
         named = {kind, batch, plan.zero_grad, plan.compile_scope, f"{self.form}_loss", *switches}
         return named | {word for word, does in holds.items() if does}
-
-    def text(self) -> str:
-        """The class, and the name by which it is used."""
-        return f"{self.written(TEMPLATE['STEP'])}\n\n\n{self.kind}_step = {self.kind.title()}Step"
 
     def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
         """A text of the template for this step; ``further`` are more expressions than the step's own."""
@@ -165,6 +163,7 @@ class StepText:
             "COMPILED_LOSS": ", ".join(["self.loss", *self.compiled_with()]),
             "WITH": _with(self.contexts()),
             "ON_STREAM": _with(["torch.cuda.stream(self.stream)", *([_AS_RECORDED] if "regional" in words else [])]),
+            "INPUTS": ", ".join(batch.inputs),
             "CALL": call(f"{head} self.{'step' if own else 'model'}", ["batch"] if own else batch.inputs, indent=12),
             "TARGET": f", {batch.target}" if batch.target else "",
             "OWN_LOSS": (batch.target or _OWN_LOSS) if self.form == "own" else "",

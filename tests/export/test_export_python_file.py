@@ -39,6 +39,7 @@ AUTOCAST = {"precision.autocast": "bfloat16"}
 FUSED = {"optimizer.implementation": "fused"}
 STACK = {**AUTOCAST, **FUSED, "model.memory_format": "channels_last", "compile.scope": "with_loss"}
 GRAPH = {"step.cuda_graph": True}
+AROUND_LOSS = {"step.cuda_graph": "around_loss"}
 WORKERS = {"data.num_workers": 2, "data.pin_memory": True, "data.persistent_workers": True}
 LOADED = replace(FACTS, loader=LOADER)
 MOVABLE = replace(FACTS, loader=replace(LOADER, movable_transforms=("ToDtype", "Normalize")))
@@ -62,6 +63,7 @@ CASES = {
     "fused": (FUSED, "train", PAIR, 40),
     "stack": (STACK, "train", PAIR, 80),
     "graph": ({**STACK, **GRAPH}, "train", PAIR, 130),
+    "around the loss": ({**AUTOCAST, **FUSED, **AROUND_LOSS}, "train", PAIR, 90),
     "loader": ({**STACK, **GRAPH, **WORKERS}, "train", replace(PAIR, facts=LOADED), 160),
     "inference": (AUTOCAST, "infer", WrittenFor("", TENSOR, FACTS), 40),
     "gan": (GRAPH, "train", GAN, 160),
@@ -121,9 +123,8 @@ def test_the_header_has_the_figure_the_settings_the_use_and_what_else_is_needed(
 
 
 def test_what_the_file_lacks_is_one_comment_and_said_in_its_header(catalog):
-    settings = {"step.cuda_graph": "around_loss", "data.transforms_on_device": True, "parallel.no_sync": True}
-    for key, value in settings.items():
-        source = python_source(catalog, {key: value}, "train", replace(PAIR, facts=LOADED))
+    for key, value in {**AROUND_LOSS, "data.transforms_on_device": True, "parallel.no_sync": True}.items():
+        source = python_source(catalog, {key: value}, "train", replace(PAIR, loss_form="model_batch", facts=LOADED))
         lacks = rf"Not in this file: {key}: \w+\. It takes more code; advisor\.load applies it\."
         assert re.search(f"    # {lacks}\n", source)
         assert re.search(lacks, " ".join(ast.get_docstring(ast.parse(source)).split()))

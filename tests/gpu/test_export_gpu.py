@@ -50,6 +50,7 @@ OPTIMIZERS = {
     ("name", "settings", "schedule"),
     [
         ("Adam", {"optimizer.implementation": "fused"}, SCHEDULES[1]),
+        ("Adam", {"optimizer.implementation": "fused", "step.cuda_graph": "around_loss"}, SCHEDULES[0]),
         ("AdamW", {"optimizer.implementation": "fused", "compile.scope": "with_loss"}, SCHEDULES[0]),
         ("SGD", {"optimizer.implementation": "fused", "step.zero_grad": "zeros"}, SCHEDULES[0]),
     ],

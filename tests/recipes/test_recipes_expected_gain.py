@@ -70,8 +70,7 @@ def test_workers_gain_the_time_that_the_step_waits():
 
 
 def test_the_time_that_is_usually_saved_of_a_phase_is_gained():
-    copies = profile_facts(phases={"host-to-device": 50.0, "forward": 50.0})
-    facts = gpu_facts(loader=loader_facts(), profile=copies)
+    facts = gpu_facts(loader=loader_facts(), profile=profile_facts(phases={"host-to-device": 50.0, "forward": 50.0}))
     assert gain("gpu_prefetch", True, facts) == pytest.approx(2.0)
     assert gain("pin_memory", True, facts) == pytest.approx(1 / (1 - 0.7 * 0.5))
     assert gain("gpu_transforms", True, facts) == 1.02, "no step waits for data"
