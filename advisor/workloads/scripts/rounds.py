@@ -41,8 +41,7 @@ class ScriptStep:
 
     A loader's iterators return the given batch and never end. Other loaders are read as usual, and so is this one
     without gradients, since that is an evaluation. For a batch that the loop skips, the previous loss is returned.
-    Raises TargetError if the script ends, or if a round trains none of the ``optimizers``: then it has made another
-    model, without settings.
+    Raises TargetError if the script ends, or if a round trains another model, which it made without settings.
     """
 
     capture_problem = (
