@@ -17,8 +17,7 @@ BENCHMARKED = Choices(cudnn_benchmark=True)
 AUTOTUNED = Choices(half=False, compile_mode="max-autotune-no-cudagraphs")
 STACK, BY_HAND = "expert", "expert by hand"
 
-# Changes a script by hand before the stack is written.
-Edit = Callable[[Script], Script]
+Edit = Callable[[Script], Script]  # changes a script by hand before the stack is written
 
 
 def unchanged(script: Script) -> Script:

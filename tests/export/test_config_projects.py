@@ -53,8 +53,7 @@ def changes(name: str, settings, **options) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        # what contradicts is switched off
-        ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),
+        ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),  # what contradicts is switched off
         ("llama_factory.yaml", {"precision.autocast": "float16"}, ["bf16: false", "fp16: true"]),
         ("llama_factory.yaml", {"precision.autocast": "none"}, ["bf16: false"]),
         (

@@ -118,8 +118,7 @@ def run(mode, settings=(), **options):
     return torch.stack(results[:STEPS])
 
 
-# The same steps without a setting; those that are about workers have one in both runs.
-without = functools.cache(run)
+without = functools.cache(run)  # the same steps without a setting; those that are about workers have one in both runs
 
 
 def cases(device="cpu"):

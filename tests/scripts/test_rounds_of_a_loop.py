@@ -52,8 +52,7 @@ main()
 """)
     names["seen"].clear()
     batches(loop, 7)
-    updates = [age for age in names["seen"] if age in (1, 2, 3)]
-    assert len(updates) == 7
+    assert len([age for age in names["seen"] if age in (1, 2, 3)]) == 7
     assert names["seen"].count("end") >= 2
     for last, end, first in zip(names["seen"], names["seen"][1:], names["seen"][2:], strict=False):
         assert end != "end" or (last, first) == (4, 1)

@@ -13,8 +13,7 @@ from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.workloads.normalise import normalise
 
-# Frameworks take seconds to import, and some targets need a process of their own.
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.process  # frameworks take seconds to import, and some targets need a process of their own
 
 OBJECTS = Path(__file__).parent
 
