@@ -178,6 +178,15 @@ def test_an_optimizer_may_call_its_closure_several_times_in_a_round(script):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("made", ["for one in (optimizer, other): one.step()", "optimizer.step(); other.step()"])
+def test_updates_by_one_statement_are_of_one_round(made, script):
+    second = "second = nn.Linear(1, 1)\nother = torch.optim.SGD(second.parameters(), lr=1e-4)\n"
+    step = "    seen.append(count)\n    second(model(numbers)).mean().backward()\n"
+    loop, names = script(f"{second}for count in range(9):\n{step}    {made}\n")
+    batches(loop, 12)
+    assert (names["seen"], len(loop.optimizers)) == ([*range(9), *range(5)], 2)
+
+
 def test_what_a_round_does_beside_its_step_is_timed(script):
     loop, _ = script("""
         import time

@@ -320,7 +320,7 @@ def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
         name="package/inner/train.py",
     )
     assert names["__package__"] == "package.inner"
-    assert len(batches(loop, 2)) == 2
+    assert len(batches(loop, 2)) == 2  # a worker of another kind could not be given the lambda
 
 
 def test_the_inference_mode_of_a_paused_script_is_its_own():
@@ -350,7 +350,6 @@ def test_a_file_too_large_to_copy_is_opened_where_it_is(tmp_path, monkeypatch):
 
 
 def test_workers_are_forked_and_import_no_script(script):
-    """A worker of another kind could not be given the lambda."""
     options = "num_workers=1, multiprocessing_context='spawn', collate_fn=lambda rows: (torch.stack(rows),) * 2"
     loop, _ = script(f"for x, y in DataLoader(numbers, 8, {options}):\n    STEP\n")
-    assert len(batches(loop, 2)) == 2
+    assert len(batches(loop, 2)) == 2  # a worker of another kind could not be given the lambda

@@ -82,8 +82,7 @@ TOGETHER = [
 def test_inputs_of_all_that_a_model_takes_together(transformers, kind, options, expected):
     config = getattr(transformers, f"{kind}Config")(**options)
     loop = normalise(config, TargetSpec(f"hf:{kind}", "/", device="cpu", batch_size=2))
-    batch = loop.data
-    assert {name: tuple(batch[name].shape) for name in expected} == expected
+    assert {name: tuple(loop.data[name].shape) for name in expected} == expected
     loop.model.train(loop.mode is Mode.TRAIN)
     one_step(loop)
 
@@ -177,8 +176,7 @@ def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
 
 def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=30)).save_pretrained(tmp_path / "mine")
-    own = load("hf:./mine", directory=tmp_path)
-    assert any("with its weights" in note for note in own.notes)
+    assert any("with its weights" in note for note in load("hf:./mine", directory=tmp_path).notes)
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("where their shapes fit" in note for note in larger.notes)

@@ -150,8 +150,6 @@ def _is_old(file: Any) -> bool:
 
 
 _new_ones_too = False
-
-
 # Functions of libraries that write files themselves, by their modules, with the place of the file in their arguments.
 _OF_LIBRARIES = {"cv2": ("imwrite", 0), "safetensors.torch": ("serialize_file", 1)}
 
@@ -171,8 +169,7 @@ def _guarded(*imported: tuple[str, str, int]) -> tuple[tuple[Any, str, Callable[
         (shutil, "rmtree", _remove_nothing_old),
         *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
         *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-        # Of torch.save, which scripts may have imported by its name.
-        (torch.serialization, "_open_zipfile_writer", functools.partial(_write_aside, 0)),
+        (torch.serialization, "_open_zipfile_writer", functools.partial(_write_aside, 0)),  # of any torch.save
         (torch._C.ScriptModule, "save", functools.partial(_write_aside, 1)),
         *((sys.modules[one], name, functools.partial(_write_aside, at)) for one, name, at in imported),
     ]

@@ -107,7 +107,7 @@ def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
 def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
     """Return the rounds of the script as ``step(batch) -> loss``; its loops start again from their beginning."""
     heads: list[Head] = []
-    for one in seen.loops if loop else ():
+    for one in itertools.dropwhile(lambda one: loop and one.place != loop.place, seen.loops if loop else ()):
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
         made = _values_in(one.beside, one.where.names, ast.Store)
         if any(isinstance(value, Optimizer) for value in made):  # a loop around it, as of several seeds, makes another

@@ -1,4 +1,4 @@
-"""Makes the tests of the app faster: style sheets are parsed once, unseen frames are not drawn, and nothing waits idly."""
+"""Makes the tests of the app faster: style sheets are parsed once, unseen frames are not drawn, and nothing waits."""
 
 import pytest
 import tui_pilot
