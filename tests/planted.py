@@ -207,8 +207,7 @@ NO_FAULTS = {
         import torch
 
         class Split(torch.nn.Module):
-            # The same product, summed in two halves.
-            def __init__(self, linear):
+            def __init__(self, linear):  # the same product, summed in two halves
                 super().__init__()
                 self.linear = linear
 

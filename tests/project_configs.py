@@ -1,7 +1,6 @@
 """Configs in the styles of public projects (tests/data/configs), and what a patch makes of each.
 
-``python tests/project_configs.py`` writes what it makes of them to tests/data/config_patches.txt: read the difference
-before you commit it.
+``python tests/project_configs.py`` writes what it makes of them to tests/data/config_patches.txt: read the diff.
 """
 
 import sys

@@ -137,9 +137,14 @@ class _Editor(cst.CSTTransformer):
         *others, last = call.args or [new]
         if last is new:
             return call.with_changes(args=[new])
-        # Between the arguments as between the others, and at the end as it was.
+        # Between the arguments as between the others, and at the end as it was. Comments stay behind their arguments.
         new = new.with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
-        between = others[-1].comma if others else _APART
+        between: Any = others[-1].comma if others else _APART
+        end = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else last.whitespace_after_arg
+        if isinstance(space := between.whitespace_after, cst.ParenthesizedWhitespace):
+            own = end.first_line if isinstance(end, cst.ParenthesizedWhitespace) else cst.TrailingWhitespace()
+            between = between.with_changes(whitespace_after=space.with_changes(first_line=own, empty_lines=()))
+            new = new.with_deep_changes(own, whitespace=cst.SimpleWhitespace(""), comment=None)
         last = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
         return call.with_changes(args=[*others, last, new])
 
@@ -201,8 +206,7 @@ class _Editor(cst.CSTTransformer):
         above = inside[0].leading_lines
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:
-            block = self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0]
-            inside = list(_entering(block, inside))
+            inside = list(_entering(self._lines([f"with {', '.join(piece.contexts)}:\n    pass"])[0], inside))
         if piece.name:
             takes, gives, loop = ", ".join(place.takes), ", ".join(place.gives), self._edits.loop
             body = [*inside, *(self._lines([f"return {gives}"]) if gives else [])]

@@ -60,8 +60,7 @@ def as_function(
 ) -> dict[str, Any]:
     """The names that a function of these statements would take and give, and the problem with it.
 
-    ``scopes``: what is run in each round, and the whole function that it is in. With ``on_device`` a graph would hold
-    the function.
+    ``scopes``: what is run in each round, and the whole function that it is in. ``on_device``: a graph would hold it.
     """
     scope, whole = scopes
     flow = trees.Flow(statements)

@@ -121,8 +121,7 @@ def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
 def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) -> bool:
     """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
 
-    A loop with a backward pass in each round that clears gradients in some rounds only, as in ``if step % 4 == 0:``,
-    accumulates them.
+    A loop accumulates them that has a backward pass in each round and clears them in some, ``if step % 4 == 0:``.
     """
     bound = trees.bound_in(loop)
     branches = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]

@@ -94,8 +94,7 @@ def computing(needed: set[str], statements: Sequence[ast.stmt]) -> list[ast.stmt
 class Flow:
     """The names and attributes of statements in the order in which they run.
 
-    ``read`` are those that they read before they give them a value, ``stored`` those that get one, and ``certain``
-    those that get one in any case.
+    ``read`` are those that they read before they give them a value, ``stored`` get one, ``certain`` in any case.
     """
 
     def __init__(self, statements: Iterable[ast.stmt]) -> None:

@@ -22,9 +22,8 @@ Pattern = Callable[[Program, Any], Match]
 class Rule:
     """A habit of some classes of nodes, found by a pattern, whose docstring is the sentence: ``what it does: advice``.
 
-    ``recipe`` is the id of the recipe whose trials price it, or a name of its own where no trial does. ``value`` is the
-    one of the recipe's values that does the same as the line. ``each_step``: it is a habit only where it runs at every
-    step. ``on_gpu``: it costs time on a GPU only. ``in_training``: it is a habit of loops that train.
+    ``recipe``: the id of the recipe whose trials price it, or a name of its own. ``value``: its value that does what
+    the line does. ``each_step``: only where each step runs it. ``on_gpu``: on a GPU only. ``in_training``: only then.
     """
 
     recipe: str
@@ -217,7 +216,7 @@ def _contexts(program: Program, node: ast.AST) -> set[str]:
 
 
 _MAKES_TENSORS = frozenset({"torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor", "torch.LongTensor"})
-_MAKES_ARRAYS = re.compile(r"numpy\.(array|asarray|stack|concatenate|load|zeros|ones|full|random\.\w+)")
+_MAKES_ARRAYS = re.compile(r"numpy\.(array|asarray|stack|concatenate|load|zeros|ones|full|random\.randn?)")
 
 
 @rule("list_of_arrays", ast.Call)
@@ -226,14 +225,15 @@ def tensor_of_arrays(program: Program, call: ast.Call) -> Match:
     runs_often = program.nearest(call, lambda parent: isinstance(parent, Loop | Function))
     if program.called(call) not in _MAKES_TENSORS or len(call.args) != 1 or not runs_often:
         return None
-    appends = f"{program.name(call.args[0])}.append"
-    elements = [one.args[0] for one in program.calls if one.args and program.called(one) == appends]
+    kept, scope = program.name(call.args[0]), program.scope(call)
+    appends = (one for one in program.calls if one.args and program.called(one) == f"{kept}.append")
+    elements = [one.args[0] for one in appends if "." in kept or program.scope(one) is scope]
     match program.latest(call.args[0]) or call.args[0]:
-        case ast.ListComp(elt=element) | ast.List(elts=[element, *_]):
+        case ast.ListComp(elt=element) | ast.List(elts=[element, *_]) | ast.Tuple(elts=[element, *_]):
             elements.append(element)
-    made = [getattr(program.latest(element) or element, "func", element) for element in elements]
-    arrays = (_MAKES_ARRAYS.fullmatch(program.name(one)) or getattr(one, "attr", "") == "numpy" for one in made)
-    return program.called(call) if any(arrays) else None
+    made = [one for one in (program.latest(one) or one for one in elements) if isinstance(one, ast.Call)]
+    arrays = any(one.args and _MAKES_ARRAYS.fullmatch(program.called(one)) for one in made)  # rand() is a number
+    return program.called(call) if arrays or any(getattr(one.func, "attr", "") == "numpy" for one in made) else None
 
 
 _CELLS = {f"torch.nn.{name}Cell": name for name in ("LSTM", "GRU", "RNN")}

@@ -9,8 +9,7 @@ from advisor.workloads.workload import Workload
 IMAGES, CLASSES = 640, 10
 IMAGE_SIZE, CROP_SIZE = 160, 96
 BATCH_SIZE = 32
-# Without a GPU: a step takes well under a second on two cores that others use as well.
-SMALL_BATCH_SIZE = 8
+SMALL_BATCH_SIZE = 8  # without a GPU: a step takes well under a second on two cores that others use as well
 
 
 def build() -> Workload:

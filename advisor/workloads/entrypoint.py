@@ -236,8 +236,7 @@ def _import(module: str, directory: str) -> ModuleType:
         if spec is None or (loader := spec.loader) is None:
             raise TargetError(f"{module} is not a Python file.", "Give a file whose name ends in .py.")
         made = importlib.util.module_from_spec(spec)
-        # DataLoader workers and pickle find the user's classes by this name.
-        sys.modules[path.stem] = made
+        sys.modules[path.stem] = made  # DataLoader workers and pickle find the user's classes by this name
         in_user_code(f"importing {module}", lambda: loader.exec_module(made))
         return made
 

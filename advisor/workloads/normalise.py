@@ -75,8 +75,7 @@ def _data(workload: Loop, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] 
     # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
     is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
     if callable(data) and not is_batch:
-        usual = workload.usual_size or LARGEST_BATCH
-        size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
+        size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else workload.usual_size or LARGEST_BATCH)
         made: Any = data(size)
         if not isinstance(made, DataLoader):
             _check_batch(made, "the result of the target's data function")
@@ -145,8 +144,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
             f"Write the step as a function of a batch that calls optimizer.step(closure): return {_EXAMPLE}.",
         )
-    updated = {id(parameter) for group in made.param_groups for parameter in group["params"]}
-    if updated.isdisjoint(map(id, parameters)):
+    if {id(parameter) for group in made.param_groups for parameter in group["params"]}.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
     return made
 

@@ -210,7 +210,8 @@ class LoopPlaces:
         block, begin, end = _block_of({line for one, line in each.calls if one is code}, _body_of(code), backward)
         if not block:
             return
-        last, read = end - 1, {ast.unparse(one) for one in ast.walk(block[end]) if isinstance(one, ast.expr)}
+        backwards = itertools.chain.from_iterable(ast.walk(one) for one in block if trees.holds(one, backward))
+        last, read = end - 1, {ast.unparse(one) for one in backwards if isinstance(one, ast.expr)}
         while last > begin and not trees.bound_in(block[last]) & read:  # not of the loss
             last -= 1
         is_own = code is self.loop.where.code
@@ -246,8 +247,7 @@ class LoopPlaces:
         behind = only_noting(inside, last.end_lineno or 0, names)
         captured = [one for one in inside if one not in behind]
         own, whole = self.loop.where.code, scope_of(code)
-        scopes = self.loop.statement if code is own else whole, whole
-        found = as_function(captured, scopes, names, on_device=True)
+        found = as_function(captured, (self.loop.statement if code is own else whole, whole), names, on_device=True)
         bound = set().union(*map(trees.bound_in, captured))  # as `for optimizer in optimizers:` does
         known = (name for _, name in _updates(captured, names))
         optimizers = {one for one in known if one.partition(".")[0].partition("[")[0] not in bound}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, RandomSampler
 
-Loop = tuple[Callable[[Any], Any], Any]  # A step, and the data of its loop: one batch or a loader
+Loop = tuple[Callable[[Any], Any], Any]  # a step, and the data of its loop: one batch or a loader
 
 PREFETCHED = 4
 STEPS_BEFORE_CAPTURE = 3

@@ -78,8 +78,7 @@ def test_hydra_composes_and_makes_what_the_config_says(tmp_path):
     written("hydra_loaders.yaml", tmp_path)
     with hydra.initialize_config_dir(str(tmp_path), version_base=None):
         config = hydra.compose("hydra_loaders")
-    dataset = torch.utils.data.TensorDataset(torch.zeros(8, 2))
-    loader = utils.instantiate(config.train_loader, dataset=dataset)
+    loader = utils.instantiate(config.train_loader, dataset=torch.utils.data.TensorDataset(torch.zeros(8, 2)))
     assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor) == (4, True, 2)
     assert loader.batch_size == 32
     optimizer = utils.instantiate(config.optimizer, params=[torch.nn.Parameter(torch.zeros(2))])
@@ -90,8 +89,7 @@ def test_hydra_composes_and_makes_what_the_config_says(tmp_path):
 def test_accelerate(tmp_path):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     launch = pytest.importorskip("accelerate.commands.launch")
-    settings = {**TUNED, "compile.scope": "regional"}
-    path = written("accelerate_default.yaml", tmp_path, settings)
+    path = written("accelerate_default.yaml", tmp_path, {**TUNED, "compile.scope": "regional"})
     config = config_args.load_config_from_file(str(path))
     assert config.mixed_precision == "bf16"
     assert config.dynamo_config["dynamo_backend"] == "INDUCTOR"
@@ -124,8 +122,7 @@ def test_lightning_for_several_gpus(tmp_path, monkeypatch):
     strategy = yaml.safe_load(path.read_text())["trainer"]["strategy"]
     assert strategy["class_path"].rpartition(".")[2] == strategies.DDPStrategy.__name__
     assert strategies.DDPStrategy(**strategy["init_args"])._ddp_kwargs == {"bucket_cap_mb": 100}
-    trainer = cli_of(path, monkeypatch, tmp_path).trainer
-    assert isinstance(trainer.strategy, strategies.DDPStrategy)
+    assert isinstance(cli_of(path, monkeypatch, tmp_path).trainer.strategy, strategies.DDPStrategy)
     short = written("lightning_cli.yaml", tmp_path, {"parallel.strategy": "ddp"}, gpus=2)
     assert yaml.safe_load(short.read_text())["trainer"]["strategy"] == "ddp"
 
@@ -134,8 +131,7 @@ def test_lightning_for_several_gpus(tmp_path, monkeypatch):
 def test_hydra_makes_the_strategy_of_the_trainer_that_it_makes(target):
     pytest.importorskip(target.partition(".")[0])
     text = f"trainer:\n  _target_: {target}\n  accelerator: cpu\n  devices: 2\n"
-    settings = {**DDP, "precision.autocast": "bfloat16", "step.accumulate": 2}
-    patch = patched(text, Wanted(settings, gpus=2))
+    patch = patched(text, Wanted({**DDP, "precision.autocast": "bfloat16", "step.accumulate": 2}, gpus=2))
     made = pytest.importorskip("hydra.utils").instantiate(yaml.safe_load(patch.text))["trainer"]
     assert type(made.strategy).__name__ == "DDPStrategy"
     assert made.strategy._ddp_kwargs == {"bucket_cap_mb": 100}
@@ -193,7 +189,6 @@ def test_timm(tmp_path):
 def test_ultralytics(tmp_path):
     cfg = pytest.importorskip("ultralytics.cfg")
     settings = {**TUNED, "compile.mode": "reduce-overhead", "backends.deterministic": False, "data.batch_size": 24}
-    overrides = written("ultralytics_train.yaml", tmp_path, settings)
-    config = cfg.get_cfg(overrides=str(overrides))
+    config = cfg.get_cfg(overrides=str(written("ultralytics_train.yaml", tmp_path, settings)))
     assert (config.amp, config.compile, config.channels_last) == ("bf16", "reduce-overhead", True)
     assert (config.workers, config.batch, config.nbs, config.deterministic) == (4, 24, 48, False)

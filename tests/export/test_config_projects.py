@@ -27,10 +27,8 @@ def test_every_setting_is_somewhere_and_a_second_patch_changes_nothing(name):
     patch = patch_of(name)
     assert set(TUNED) <= {*patch.said, *patch.added, *patch.rest}
     assert not set(patch.said) & {*patch.added, *patch.rest}
-    section = Settings.from_yaml(patch.text, name) if patch.added else Settings()
-    assert section == patch.added
-    options = {"name": name, "kind": patch.kind}
-    assert patched(patch.text, Wanted(TUNED, TUNED), **options).text == patch.text
+    assert (Settings.from_yaml(patch.text, name) if patch.added else Settings()) == patch.added
+    assert patched(patch.text, Wanted(TUNED, TUNED), name=name, kind=patch.kind).text == patch.text
 
 
 def test_the_comment_behind_the_last_entry_stays_with_it():
@@ -53,8 +51,7 @@ def changes(name: str, settings, **options) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        # what contradicts is switched off
-        ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),
+        ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),  # what contradicts is switched off
         ("llama_factory.yaml", {"precision.autocast": "float16"}, ["bf16: false", "fp16: true"]),
         ("llama_factory.yaml", {"precision.autocast": "none"}, ["bf16: false"]),
         (

@@ -110,8 +110,7 @@ def test_a_changed_file_of_an_earlier_export_is_named(state, tmp_path, monkeypat
 
 def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
     path = tmp_path / "model.pt2"
-    written = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({}))
-    (error,) = written.errors
+    (error,) = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({})).errors
     assert "this session trained it" in error.message
     assert "--mode infer" in error.hint
     assert not path.exists()
@@ -171,8 +170,7 @@ def test_how_to_use_the_settings_follows_the_loop(state, changes, lines, tmp_pat
     seen = session_of(state, changes)
     (file,) = format_of("settings").files(found_of(seen), str(tmp_path / "t.yaml"))
     assert file.more[0] == "To use them, in your script:"
-    last = file.more[-2:]
-    assert [part for part, line in zip(lines, last, strict=True) if part not in line] == []
+    assert [part for part, line in zip(lines, file.more[-2:], strict=True) if part not in line] == []
     nothing = found_of(replace(seen, measured_stack=None, scaling=None))
     assert next(iter(format_of("settings").files(nothing, "t.yaml"))).more == ()
 

@@ -117,8 +117,7 @@ def test_patches(examples):
             if name != "c.toml":
                 assert patched(patch.text, Wanted(FEW, FEW), name=name, kind=patch.kind).text == patch.text
 
-    kinds = st.none() | st.sampled_from(list(ConfigKind))
-    fuzz(examples, st.tuples(texts(), NAMES, kinds, PATHS), check)
+    fuzz(examples, st.tuples(texts(), NAMES, st.none() | st.sampled_from(list(ConfigKind)), PATHS), check)
 
 
 @EXAMPLES

@@ -1,7 +1,6 @@
 """A landscape: what combinations of settings took on one workload and one machine, and its file.
 
-Settings are compared in their canonical form: without values that change nothing, and with the mode in which a compiled
-scope is compiled.
+Settings are compared in their canonical form: without values that change nothing, with the mode of a compiled scope.
 """
 
 import gzip

@@ -24,12 +24,10 @@ _ARITHMETIC = (("precision.", 8.0), ("data.batch_size", 8.0), ("compile.", 3.0),
 # A compilation found in the cache, as a share of a cold one, where none was recorded. Unitless; an H200's host took 5 s
 # instead of 23 s for a ResNet-50 (DESIGN, the trial process).
 _CACHED_SHARE = 0.25
-# A compiled trial's warm-up, and one that compiles nothing, in seconds, where none was recorded.
-_COMPILE_S = 30.0
+_COMPILE_S = 30.0  # a compiled trial's warm-up, and one that compiles nothing, in seconds, where none was recorded
 _PLAIN_S = 1.0
 # What a setting does, typically, in log units; the variance that no logarithm is below; and how much effects of pairs
-# are believed beside single effects. By how well the synthetic landscapes' other combinations are predicted
-# (test_landscapes.py).
+# are believed beside single effects. By how well other synthetic combinations are predicted (test_landscapes.py).
 _EFFECT = 0.15
 _SMALLEST_VARIANCE = 1e-5
 _PAIR_WEIGHT = 0.3

@@ -90,17 +90,14 @@ SMALL, LARGE = gpu_facts(parameters=1_000_000), gpu_facts(families=LINEAR, param
 @pytest.mark.parametrize(
     ("recipe_id", "value", "facts", "beside", "expected"),
     [
-        # Autocast pays on small models once the step is captured.
-        ("autocast", "bfloat16", SMALL, {}, 1.1),
+        ("autocast", "bfloat16", SMALL, {}, 1.1),  # autocast pays on small models once the step is captured
         ("autocast", "bfloat16", SMALL, CAPTURED, 1.5),
-        # TensorFloat-32 is nothing beside half precision.
-        ("tf32", "high", LARGE, {}, 1.3),
+        ("tf32", "high", LARGE, {}, 1.3),  # TensorFloat-32 is nothing beside half precision
         ("tf32", "high", LARGE, BF16, 1.0),
         # A vocabulary is worth padding, a layer of few outputs is not.
         ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 50257),)), {}, 1.06),
         ("pad_dims", 8, gpu_facts(current=BF16, paddable_outputs=((8, 1, 65),)), {}, 1.0),
-        # Alone, the scope with the loss compiles, too.
-        ("compile_scope", "with_loss", LARGE, COMPILED, 1.05),
+        ("compile_scope", "with_loss", LARGE, COMPILED, 1.05),  # alone, the scope with the loss compiles, too
         ("compile_scope", "with_loss", LARGE, {}, 1.3 * 1.05),
     ],
 )

@@ -54,8 +54,7 @@ def present(recipe_id, value, workers=2):
 
 # A recipe, facts, and the values that it proposes for them, or words of its reason for none.
 PROPOSED = [
-    # precision
-    ("autocast", gpu_facts(own_step=True), ["bfloat16"]),
+    ("autocast", gpu_facts(own_step=True), ["bfloat16"]),  # precision
     ("autocast", gpu_facts(own_step=True, casts_inside="float16"), "your step has autocast on inside, for float16"),
     ("tf32", gpu_facts(), ["high", "medium"]),
     ("tf32", cpu_facts(), ["medium"]),
@@ -68,8 +67,7 @@ PROPOSED = [
     ("half_weights", cpu_facts(), ["bfloat16"]),
     ("half_weights", gpu_facts(**INFER, capability=(6, 1)), "6.1 has no half-precision tensor cores"),
     ("half_weights", gpu_facts(parameter_dtypes=("bfloat16", "float32")), "(they have bfloat16, float32)"),
-    # layout and structure
-    ("channels_last", cpu_facts(), ["channels_last"]),
+    ("channels_last", cpu_facts(), ["channels_last"]),  # layout and structure
     ("channels_last", gpu_facts(families={"conv3d": 2}), ["channels_last_3d"]),
     ("channels_last", gpu_facts(**EMBEDDING, profile=profile_facts(called=("conv2d",))), ["channels_last"]),
     ("cudnn_benchmark", gpu_facts(**EMBEDDING, profile=CALLS_NOTHING), "the step"),
@@ -81,8 +79,7 @@ PROPOSED = [
     ("checkpointing", cpu_facts(**BLOCKS), ["blocks"]),
     ("checkpointing", cpu_facts(**BLOCKS, current={"compile.mode": "default"}), ["blocks", "budget-0.5"]),
     ("checkpointing", cpu_facts(**BLOCKS, current={"memory.activation_checkpointing": "blocks"}), ["none"]),
-    # capturing, and compiling where there is a compiler
-    ("step_graph", gpu_facts(), [True]),
+    ("step_graph", gpu_facts(), [True]),  # capturing, and compiling where there is a compiler
     ("step_graph", gpu_facts(**INFER, current=FLOAT16), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad")), [True]),
     ("step_graph", gpu_facts(optimizer=sgd_facts(name="Adagrad"), own_step=True), "Adagrad counts its steps"),
@@ -105,8 +102,7 @@ PROPOSED = [
     ("compile_scope", gpu_facts(**INFER), ["pointwise"]),
     ("cpu_freeze", cpu_facts(**INFER), [True]),
     ("cpu_freeze", cpu_facts(**INFER, **EMBEDDING), "no convolution or linear layer"),
-    # the optimizer
-    ("fused_optimizer", gpu_facts(), ["fused", "for-loop"]),
+    ("fused_optimizer", gpu_facts(), ["fused", "for-loop"]),  # the optimizer
     ("fused_optimizer", cpu_facts(), ["fused", "foreach"]),
     ("fused_optimizer", gpu_facts(optimizer=rmsprop(implementations=("for-loop", "foreach"))), ["for-loop"]),
     ("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="LBFGS", implementations=("for-loop",))), "LBFGS has n"),
@@ -118,8 +114,7 @@ PROPOSED = [
     ("optimizer_memory", gpu_facts(**LARGE_STATE), ["adafactor"]),
     ("optimizer_memory", with_peaks(300 * GIB, **LARGE_STATE), "state is 10 % of the memory"),
     ("optimizer_memory", gpu_facts(optimizer=adamw_facts(name="Adam + Adam")), "single Adam or AdamW"),
-    # the batch
-    ("batch_size", gpu_facts(), [32 * 2**doubling for doubling in range(1, 9)]),
+    ("batch_size", gpu_facts(), [32 * 2**doubling for doubling in range(1, 9)]),  # the batch
     ("batch_size", with_loader(length=5), [64, 128]),
     ("batch_size", with_loader(length=1), "smaller than two batches"),
     ("batch_size", gpu_facts(profile=HEAVY, device_memory_bytes=400 * 10**9), [64, 128]),
@@ -127,8 +122,7 @@ PROPOSED = [
     ("batch_size", cpu_facts(resizing_problem="its samples are packed"), "samples are packed; give a callable"),
     ("batch_size", with_loader(cpu_facts, custom_batch_sampler=True, batch_size=None), "batch sampler of its own"),
     ("batch_size", with_loader(cpu_facts, batch_size=None), "whole batches"),
-    # the input
-    ("num_workers", cpu_facts(), "does not come from a DataLoader"),
+    ("num_workers", cpu_facts(), "does not come from a DataLoader"),  # the input
     ("num_workers", cpu_facts(loader=loader_facts(), hardware=Hardware(host(usable_cores=1))), [1]),
     ("num_workers", cpu_facts(loader=loader_facts(), hardware=SIX_CORES), [6, 4, 2, 1]),
     ("num_workers", waiting(90.0, cpu_facts), [16, 8, 4, 2, 1]),
@@ -149,14 +143,12 @@ PROPOSED = [
         (recipe_id, with_loader(num_workers=2, copy_problem="it reads from an iterator"), "it reads from an iterator")
         for recipe_id in ("num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size")
     ),
-    # habits
-    ("loss_sync", gpu_facts(), ["every_step", "accumulated"]),
+    ("loss_sync", gpu_facts(), ["every_step", "accumulated"]),  # habits
     ("empty_cache", with_loader(), ["every_step", "every_step_with_del"]),
     ("debug_off", gpu_facts(), ["anomaly", "profiler", "nvtx"]),
     ("debug_off", cpu_facts(**INFER), ["anomaly", "profiler"]),
     ("debug_off", cpu_facts(**INFER, current={"infer.grad": "no_grad"}), ["profiler"]),
-    # the machine
-    ("allocator", gpu_facts(), "not known"),
+    ("allocator", gpu_facts(), "not known"),  # the machine
     ("allocator", with_peaks(4 * GIB, 8 * GIB), ["expandable_segments"]),
     ("allocator", with_peaks(8 * GIB, 8 * GIB), "no fragmentation"),
     ("threads", cpu_facts(threads=16), [8]),

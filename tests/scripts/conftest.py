@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from advisor.records import TargetSpec
 from advisor.workloads.entrypoint import load_target
@@ -20,6 +21,7 @@ def own_program(monkeypatch, tmp_path_factory):
     """A script becomes the main program of its process: give the tests theirs back."""
     monkeypatch.setattr(sys, "argv", ["perf-advisor"])
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(DataLoader, "multiprocessing_context", DataLoader.multiprocessing_context)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("files")))
     torch.manual_seed(0)
@@ -31,8 +33,7 @@ def script(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*parts: str, name: str = "train.py"):
-        body = "".join(map(textwrap.dedent, parts))
-        Path(name).write_text(HEAD + body.replace("STEP", STEP))
+        Path(name).write_text(HEAD + "".join(map(textwrap.dedent, parts)).replace("STEP", STEP))
         loop = load_target(TargetSpec(name, str(tmp_path), device="cpu"))
         return loop, vars(__import__("__main__"))
 

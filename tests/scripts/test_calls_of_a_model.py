@@ -54,8 +54,7 @@ SOMETIMES = "if Run.step % 100 == 0: evaluate()"
 @pytest.mark.parametrize("after", ["pass", SOMETIMES, PREDICTS])
 def test_an_evaluation_in_some_rounds_is_no_part_of_the_step(before, after, script):
     step = "loss = nn.functional.mse_loss(model(x), y); optimizer.zero_grad(); loss.backward(); optimizer.step()"
-    text = EVALUATES.replace("BEFORE", before).replace("AFTER", after).replace("STEP", step)
-    loop, names = script(text)
+    loop, names = script(EVALUATES.replace("BEFORE", before).replace("AFTER", after).replace("STEP", step))
     assert loop.step is None
     assert loop.loader is names["loader"]
 

@@ -56,8 +56,7 @@ def facts_of(loop, device="cpu"):
 def changed(path, settings, *, device="cpu", evaluations=()):
     """The files of a script with settings in them."""
     linecache.clearcache()
-    loop = load_target(TargetSpec(path.name, str(path.parent), device="cpu"))
-    facts = facts_of(loop, device)
+    facts = facts_of(load_target(TargetSpec(path.name, str(path.parent), device="cpu")), device)
     return patched_files(load_catalog(()), settings, facts, str(path.resolve()), evaluations=evaluations)
 
 
@@ -210,6 +209,16 @@ CASES = {
         "import torch\nmodel = torch.nn.Linear(2, 2)\nfor _ in range(3):\n    output = model(torch.ones(4, 2))\n",
         {"precision.float8": "tensorwise"},
         "cuda",
+    ),
+    "passes among others on one line, and comments behind arguments": (
+        HEAD.replace(
+            "batch_size=8)", "batch_size=8,  # small\n    shuffle=True,  # each epoch\n    # the rest is ours\n)"
+        )
+        + "second = nn.Linear(1, 1)\nfor x, y in loader:\n    fake = model(x)\n    first = second(y).mean()\n"
+        "    optimizer.zero_grad(); first.backward(); optimizer.step()\n    loss = second(fake).mean()\n"
+        "    optimizer.zero_grad(); loss.backward(); optimizer.step()\n",
+        {**AUTOCAST, "data.num_workers": 1},
+        "cpu",
     ),
     "statements on one line": (f"{HEAD}for x, y in loader: {STEP}\n", AUTOCAST, "cpu"),
 }

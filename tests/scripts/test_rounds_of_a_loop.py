@@ -52,8 +52,7 @@ main()
 """)
     names["seen"].clear()
     batches(loop, 7)
-    updates = [age for age in names["seen"] if age in (1, 2, 3)]
-    assert len(updates) == 7
+    assert len([age for age in names["seen"] if age in (1, 2, 3)]) == 7
     assert names["seen"].count("end") >= 2
     for last, end, first in zip(names["seen"], names["seen"][1:], names["seen"][2:], strict=False):
         assert end != "end" or (last, first) == (4, 1)
@@ -177,6 +176,15 @@ def test_an_optimizer_may_call_its_closure_several_times_in_a_round(script):
     assert type(loop.optimizer).__name__ == "LBFGS"
     losses = batches(loop, 8)
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("made", ["for one in (optimizer, other): one.step()", "optimizer.step(); other.step()"])
+def test_updates_by_one_statement_are_of_one_round(made, script):
+    second = "second = nn.Linear(1, 1)\nother = torch.optim.SGD(second.parameters(), lr=1e-4)\n"
+    step = "    seen.append(count)\n    second(model(numbers)).mean().backward()\n"
+    loop, names = script(f"{second}for count in range(9):\n{step}    {made}\n")
+    batches(loop, 12)
+    assert (names["seen"], len(loop.optimizers)) == ([*range(9), *range(5)], 2)
 
 
 def test_what_a_round_does_beside_its_step_is_timed(script):

@@ -136,7 +136,9 @@ class TestFiles:
     def test_rounds_leave_the_files_that_there_are(self, script):
         """Old checkpoints and logs are neither removed, moved nor written over."""
         pytest.importorskip("safetensors")
+        pytest.importorskip("cv2")
         old = ("last.pt", "best.pt", "log.txt", "history.npy", "model.safetensors", "checkpoint-1/model.pt", "in_place")
+        old += ("step.png", "traced.pt")
         Path("checkpoint-1").mkdir()
         for name in old:
             Path(name).write_text("precious")
@@ -145,9 +147,10 @@ class TestFiles:
             import json, os, shutil
             from pathlib import Path
             import numpy as np
-            import safetensors.torch
+            import cv2, safetensors.torch
             from safetensors.torch import save_file
             from torch import save
+            traced = torch.jit.trace(model, numbers)
             for number, (x, y) in enumerate(loader):
                 STEP
                 for folder in Path().glob("checkpoint-*"):
@@ -164,6 +167,8 @@ class TestFiles:
                     seen.append(file.read(3)), file.seek(0), file.write(f"{number:03}")
                 np.save("history.npy", np.zeros(number))
                 save_file(model.state_dict(), "model.safetensors")
+                cv2.imwrite("step.png", np.zeros((4, 4, 3), np.uint8))
+                torch.jit.save(traced, "traced.pt")
                 Path("history.json").write_text(json.dumps(number))
         """)
         batches(loop, 2)
@@ -315,7 +320,7 @@ def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
         name="package/inner/train.py",
     )
     assert names["__package__"] == "package.inner"
-    assert len(batches(loop, 2)) == 2
+    assert len(batches(loop, 2)) == 2  # a worker of another kind could not be given the lambda
 
 
 def test_the_inference_mode_of_a_paused_script_is_its_own():
@@ -342,3 +347,9 @@ def test_a_file_too_large_to_copy_is_opened_where_it_is(tmp_path, monkeypatch):
     with files._open_aside(open, tmp_path / "train.bin", "r+b") as file:
         assert file.read() == b"many tokens"
     assert tmp_path / "train.bin" not in files._written
+
+
+def test_workers_are_forked_and_import_no_script(script):
+    options = "num_workers=1, multiprocessing_context='spawn', collate_fn=lambda rows: (torch.stack(rows),) * 2"
+    loop, _ = script(f"for x, y in DataLoader(numbers, 8, {options}):\n    STEP\n")
+    assert len(batches(loop, 2)) == 2  # a worker of another kind could not be given the lambda

@@ -178,8 +178,7 @@ def test_a_graph_may_hold_them(script):
     torch.manual_seed(0)
     loop, names = script(GIVEN + "for x, y in loader:\n" + text + UPDATE)
     data = [names["numbers"][at : at + 8] for at in range(0, 56, 4)]
-    optimizer = torch.optim.SGD(loop.model.parameters(), lr=1e-4, fused=True)
-    step = graphed(loop.model, optimizer, loop.loss)
+    step = graphed(loop.model, torch.optim.SGD(loop.model.parameters(), lr=1e-4, fused=True), loop.loss)
     found = [step((x, 2 * x)).item() for x in data]
     assert step.captured
     x = names["x"]

@@ -170,15 +170,13 @@ def test_what_follows_from_an_option_is_made_anew(transformers, tmp_path):
     default = _config(transformers, "t5", TargetSpec("hf:t5", "/"))[0]
     assert _with_options(default, options, "t5").num_decoder_layers == 2
     transformers.T5Config(num_layers=3).save_pretrained(tmp_path)
-    read = _config(transformers, str(tmp_path), TargetSpec("hf:t5", "/"))[0]
-    changed = _with_options(read, options, "t5")
+    changed = _with_options(_config(transformers, str(tmp_path), TargetSpec("hf:t5", "/"))[0], options, "t5")
     assert (changed.num_layers, changed.num_decoder_layers) == (2, 3), "as the file says"
 
 
 def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, vocab_size=30)).save_pretrained(tmp_path / "mine")
-    own = load("hf:./mine", directory=tmp_path)
-    assert any("with its weights" in note for note in own.notes)
+    assert any("with its weights" in note for note in load("hf:./mine", directory=tmp_path).notes)
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
     assert any("where their shapes fit" in note for note in larger.notes)

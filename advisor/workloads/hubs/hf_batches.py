@@ -13,8 +13,7 @@ from advisor.workloads.hubs.contract import sample_shape
 from advisor.workloads.hubs.hf_classes import labels_of, parts_of, text_of
 from advisor.workloads.loop import Loop
 
-# Length of a text, and of one on a CPU: tokens. Longer ones are possible with --input.
-_LENGTH, _SHORT = 512, 64
+_LENGTH, _SHORT = 512, 64  # length of a text, and of one on a CPU: tokens. Longer ones are possible with --input
 _DECODED, _CHARACTERS = 32, 12  # tokens that are decoded from an image or sound; characters of a label
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 _COUNTED = 2  # samples of a batch that shows whether a model computes a loss by itself

@@ -38,8 +38,7 @@ class HuggingFace(Adapter):
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Build the model ``name``: from its folder or the cache, else with its architecture's default shape."""
-        transformers = self.imported()
-        config, notes = _config(transformers, name, spec)
+        config, notes = _config(self.imported(), name, spec)
         options = options_of(spec)
         new_tokens = options.pop(_OPTION, 0)
         if type(new_tokens) is not int or new_tokens < 0:

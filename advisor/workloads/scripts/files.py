@@ -63,8 +63,7 @@ def source_of(path: Path) -> bytes:
 # Files that a script wrote, by where it looks for them, with where they lie: those of the user's stay as they are.
 _written: dict[Path, str] = {}
 _numbers = itertools.count()
-# Folders of the user's that the script removed or moved, which stay too.
-_removed: set[Path] = set()
+_removed: set[Path] = set()  # folders of the user's that the script removed or moved, which stay too
 # Folders that the script made, with the process that did; one that is forked leaves those of its parent.
 _made: list[tuple[int, Path]] = []
 
@@ -113,8 +112,7 @@ def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any)
 
 
 def _copy_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    into = Path(dst, Path(src).name) if Path(dst).is_dir() else dst
-    function(_aside(src) or src, _put_aside(into), **kwargs)
+    function(_aside(src) or src, _put_aside(Path(dst, Path(src).name) if Path(dst).is_dir() else dst), **kwargs)
     return dst
 
 
@@ -152,11 +150,17 @@ def _is_old(file: Any) -> bool:
 
 
 _new_ones_too = False
+# Functions of libraries that write files themselves, by their modules, with the place of the file in their arguments.
+_OF_LIBRARIES = {"cv2": ("imwrite", 0), "safetensors.torch": ("serialize_file", 1)}
+
+
+def _write_aside(at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args[:at], *map(_put_aside, args[at : at + 1]), *args[at + 1 :], **kwargs)
 
 
 @functools.cache
-def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
-    """The functions that write files, each with its replacement; those of safetensors too once it is imported."""
+def _guarded(*imported: tuple[str, str, int]) -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
+    """The functions that write files, each with its replacement; those of libraries too that are imported."""
     writers: list[tuple[Any, str, Callable[..., Any]]] = [
         *((owner, "open", _open_aside) for owner in (builtins, io)),
         *((os, name, _move_aside) for name in ("replace", "rename")),
@@ -165,12 +169,10 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
         (shutil, "rmtree", _remove_nothing_old),
         *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
         *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-        # Of torch.save, which scripts may have imported by its name.
-        (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
+        (torch.serialization, "_open_zipfile_writer", functools.partial(_write_aside, 0)),  # of any torch.save
+        (torch._C.ScriptModule, "save", functools.partial(_write_aside, 1)),
+        *((sys.modules[one], name, functools.partial(_write_aside, at)) for one, name, at in imported),
     ]
-    if safetensors:
-        write_aside = lambda write, tensors, file, *more, **named: write(tensors, _put_aside(file), *more, **named)  # noqa: E731
-        writers.append((sys.modules["safetensors.torch"], "serialize_file", write_aside))
     return tuple((owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers)
 
 
@@ -178,10 +180,9 @@ def _guarded(*, safetensors: bool) -> tuple[tuple[Any, str, Callable[..., Any]],
 def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
     """Redirect a script's writes to existing files: it writes copies instead, and later reads find the copies.
 
-    Its new files are made where it makes them, unless they are to lie aside too. The caches of PyTorch's compilers
-    are written.
+    Its new files are made where it makes them, unless they are to lie aside too. The compilers' caches are written.
     """
-    guarded = _guarded(safetensors="safetensors.torch" in sys.modules)
+    guarded = _guarded(*((one, *function) for one, function in _OF_LIBRARIES.items() if one in sys.modules))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
     for owner, name, guard in guarded:
         setattr(owner, name, guard)

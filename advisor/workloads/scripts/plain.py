@@ -47,8 +47,7 @@ def workload_of(seen: Seen) -> Any:
         return _inference_of(seen)
     loop = seen.loop
     ranks = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-    plain = None if ranks > 1 else _plain(loop, seen)  # what the loop exchanges is part of a rank's step
-    workload = plain or _whole(loop, seen)
+    workload = (ranks == 1 and _plain(loop, seen)) or _whole(loop, seen)  # ranks exchange gradients in the loop
     if seen.pause is not None:  # else the script has ended after its only round, as a dry run does
         workload.whole_round = workload.step or _rounds_of(loop, seen)
     return workload
@@ -108,7 +107,7 @@ def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
 def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
     """Return the rounds of the script as ``step(batch) -> loss``; its loops start again from their beginning."""
     heads: list[Head] = []
-    for one in seen.loops if loop else ():
+    for one in itertools.dropwhile(lambda one: loop and one.place != loop.place, seen.loops if loop else ()):
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
         made = _values_in(one.beside, one.where.names, ast.Store)
         if any(isinstance(value, Optimizer) for value in made):  # a loop around it, as of several seeds, makes another
@@ -193,8 +192,7 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
 class _Round:
     """A round of a loop: the statements before and after its backward pass, and the call that runs the pass.
 
-    ``names`` are the names of the loop, and of the function that it calls for the pass, if any; ``bound`` are those
-    that may change between rounds.
+    ``names``: of the loop, and of the function that it calls for the pass; ``bound``: those that rounds may change.
     """
 
     before: list[ast.stmt]

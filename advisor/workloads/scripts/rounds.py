@@ -41,8 +41,7 @@ class ScriptStep:
 
     A loader's iterators return the given batch and never end. Other loaders are read as usual, and so is this one
     without gradients, since that is an evaluation. For a batch that the loop skips, the previous loss is returned.
-    Raises TargetError if the script ends, or if a round trains none of the ``optimizers``: then it has made another
-    model, without settings.
+    Raises TargetError if the script ends, or if a round trains another model, which it made without settings.
     """
 
     capture_problem = (
@@ -64,7 +63,7 @@ class ScriptStep:
         self._loss, self._losses = torch.zeros(()), list[torch.Tensor]()
         self._skipped = 0
         self._updated: list[Optimizer] = []
-        self._replays = 0
+        self._replays, self._goes_backward = 0, bool(seen.passes)
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run a round."""
@@ -128,7 +127,8 @@ class ScriptStep:
 
     def _on_update(self, optimizer: Optimizer, *_: Any) -> None:
         self._updated.append(optimizer)
-        self._end_at("update")
+        if self._losses or self._replays or not self._goes_backward:  # else another optimizer's of the same round
+            self._end_at("update")
 
     def _end_at(self, event: str) -> None:
         """Pause the script where this event is the end of its round."""

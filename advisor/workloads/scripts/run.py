@@ -9,11 +9,13 @@ import sys
 import termios
 from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from advisor.errors import TargetError
 from advisor.process.meanwhile import replaced
@@ -92,6 +94,9 @@ def watched(script: str, directory: str) -> Seen:
 
     watch = Watch(Script(run))
     terminal_as_input()
+    # Workers of another kind would import the script, and run what it has outside its guard.
+    forked = property(lambda loader: get_context("fork") if loader.num_workers else None, lambda *_: None)
+    DataLoader.multiprocessing_context = forked  # type: ignore[method-assign, assignment]
     # The script's own compiled code, which would compile the hooks too, is run as it is written.
     imports = replaced(SourceFileLoader, "get_code", compiled_by(with_heads))
     with imports, torch.compiler.set_stance("force_eager"), watch.watching() as seen:

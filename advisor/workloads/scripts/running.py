@@ -159,8 +159,7 @@ def with_heads(source: bytes, file: str) -> CodeType:
 def _counts(items: Any) -> bool:
     """Whether ``enumerate`` counts these items, also inside progress bars."""
     while items is not None and type(items) is not enumerate:
-        inner = (getattr(items, name, None) for name in _WRAPPED)
-        items = next((one for one in inner if one is not None), None)
+        items = next((one for one in (getattr(items, name, None) for name in _WRAPPED) if one is not None), None)
     return items is not None
 
 

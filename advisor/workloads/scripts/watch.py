@@ -100,11 +100,12 @@ class Seen:
     def loop(self) -> FoundLoop:
         """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
 
-        With a loader it is the innermost loop that reads the loader; else the innermost one around the update.
+        With a loader it is the innermost loop that reads the loader; else the innermost one with a backward pass.
         """
         if not (found := self.loops):
             raise NoLoopError("no loop in the script's own code stands around the update of the weights")
-        return next((loop for loop in found if loop.runs(self.reads)), found[0])
+        lines = self.reads, {line for one in self.passes for line in one.at}
+        return next((loop for some in lines for loop in found if loop.runs(some)), found[0])
 
     @property
     def loops(self) -> list[FoundLoop]:
@@ -144,9 +145,9 @@ class Seen:
 class Watch:
     """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    The script is paused where the first round has come to its end: where it reads the loader of the step again; without
-    one, before the next update at the lines of the first. An update outside of any loop, as one that makes the
-    optimizer's state, is passed over. From the first update on also new files lie aside.
+    The script is paused at the end of the first round: where it reads the loader of the step again; without one, before
+    the next update at the lines of the first, behind another backward pass. An update outside of any loop, as one that
+    makes the optimizer's state, is passed over. From the first update on also new files lie aside.
     """
 
     def __init__(self, script: Script) -> None:
@@ -292,6 +293,8 @@ class Watch:
             return
         place = users_lines(lines_up(sys._getframe(1)))
         again = place == self._update_at  # by the same statement of the script
+        is_other = self.seen.passes and not has_closure and optimizer not in self.seen.updates  # of the same round, if:
+        again &= not (is_other and self.seen.round and len(self.seen.passes) == self.seen.round[1])
         if self.seen.updates and self.seen.loader is None and again:
             self._leave("update", place)
         elif not self.seen.frames:

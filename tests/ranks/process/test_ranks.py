@@ -73,8 +73,7 @@ TARGET = """
             return torch.randn(8), place % 3, self.lengths[place]
 
     class Takes(nn.Module):
-        # A step of this rank takes 4 ms for each unit of length.
-        def __init__(self):
+        def __init__(self):  # a step of this rank takes 4 ms for each unit of length
             super().__init__()
             self.head = nn.Linear(8, 3)
 

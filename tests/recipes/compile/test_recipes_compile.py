@@ -126,8 +126,7 @@ def test_model_and_loss_are_compiled_as_one(make, loss, batch, eager_backend):
     components = applied(model, {"compile.scope": "with_loss"})
     assert components.model is model
     assert train(make_step(components, loss), batch) == pytest.approx(expected)
-    # One graph holds the forward pass and the loss.
-    assert counters["frames"]["ok"] == 1
+    assert counters["frames"]["ok"] == 1  # one graph holds the forward pass and the loss
     assert counters["stats"]["unique_graphs"] == 1
 
 

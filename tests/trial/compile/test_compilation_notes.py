@@ -92,8 +92,7 @@ torch.set_num_threads(1)
 
 
 class Breaks(nn.Sequential):
-    # Of products alone: there is no C++ to compile.
-    def forward(self, x):
+    def forward(self, x):  # of products alone: there is no C++ to compile
         x = self[0](x)
         torch._dynamo.graph_break()
         return self[1](x)

@@ -1,6 +1,4 @@
-"""Makes the tests of the app faster: style sheets are parsed once, frames that nobody sees are not drawn, and nothing
-waits where nothing happens.
-"""
+"""Makes the tests of the app faster: style sheets are parsed once, unseen frames are not drawn, and nothing waits."""
 
 import pytest
 import tui_pilot
