@@ -39,6 +39,7 @@ from advisor.runner.trials import Runner
 from advisor.source.reading import read_sources, relevant
 
 _REWORK = "rework"
+_MOST_READ = 40  # of the user's modules, for habits; a count
 
 
 class Session:
@@ -187,7 +188,7 @@ class Session:
                 f"the ranks of {self.request.target.target} train {how}.",
                 "Leave --gpus out; or have its own loop train on several GPUs, with its arguments after --.",
             )
-        self._read_source(*(place.file for place in facts.workload.places))
+        self._read_source(*(place.file for place in facts.workload.places), *[*facts.sources][:_MOST_READ])
         facts = replace(facts, findings=relevant(self._reporter.state.findings, facts))
         if self.request.evaluate:
             result = replace(result, score=baseline_score(self._bench))

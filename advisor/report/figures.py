@@ -116,16 +116,16 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
 
 # --- the exported file, and the whole loop of a script -------------------------------------------------------------
 
-_MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
+MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
 _AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
 _SAME = 1.03  # a file that should gain less may be slower
 
 
 def step_share(state: SessionState) -> float:
-    """The step's share of a round of a script's loop; 1 where it is nearly all of it, or the loop is no script's."""
-    times = state.baseline.result.whole_rounds if state.baseline else None
-    share = times.step_ms / times.round_ms if times else 1.0
-    return share if share <= _MOST_OF_A_ROUND else 1.0
+    """The step's share of a round of a script's loop; 1 where it is nearly all of it, or all that is measured."""
+    facts, times = state.facts, state.baseline.result.whole_rounds if state.baseline else None
+    share = 1.0 if times is None or (facts and facts.workload.own_step) else times.step_ms / times.round_ms
+    return share if share <= MOST_OF_A_ROUND else 1.0
 
 
 def of_the_loop(speedup: float, share: float) -> float:

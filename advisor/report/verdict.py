@@ -138,13 +138,14 @@ def export_remark(state: SessionState) -> str:
 def whole_loop(state: SessionState) -> str:
     """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
     times = state.baseline.result.whole_rounds if state.baseline else None
-    share = figures.step_share(state)
-    if times is None or share == 1.0:
+    if times is None or times.step_ms > figures.MOST_OF_A_ROUND * times.round_ms:
         return ""
     named = [(f"`{one.text}` (line {one.line})", one) for one in times.left_out]
-    named = [(f"evaluation, {name}," if one.evaluates else name, one) for name, one in named]
-    rest = ", ".join(f"{name} takes {format_percent(one.share)}" for name, one in named)
-    said = f"Your step is {format_percent(share)} of a round of your loop; {rest or 'the rest is not named'}."
+    words = [(f"evaluation, {name}," if one.evaluates else name, one.share) for name, one in named]
+    rest = ", ".join(f"{name} takes {format_percent(part)}" for name, part in words) or "the rest is not named"
+    if (share := figures.step_share(state)) == 1.0:
+        return f"The step that is measured is a whole round of your loop: {rest}."
+    said = f"Your step is {format_percent(share)} of a round of your loop; {rest}."
     stack, timed = state.stack, state.verification and state.verification.whole_rounds
     if stack is None or not stack.comparison or not figures.stack_helps(state) or timed:
         return said

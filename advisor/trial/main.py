@@ -23,7 +23,7 @@ from advisor.process.household import lead_own_group
 from advisor.process.logs import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, Mode, Outcome, RoundTimes, TrialKind, TrialResult, TrialSpec, messages
+from advisor.records import Block, Mode, Outcome, TrialKind, TrialResult, TrialSpec, messages
 from advisor.source.prints import imported_sources
 from advisor.step.graph import CaptureError, GraphedStep, captured
 from advisor.step.loss import LossError, LossForm
@@ -236,13 +236,7 @@ class Stages:
             # A loss that is chosen by the outputs gets output and target in an exported file.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
-        # Of a script's loop whose step was taken out of it.
-        whole_round = loop.whole_round if spec.kind.inspects and loop.step is None else None
-        rounds: RoundTimes | None = None
-        if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
-            self._say("timing whole rounds of the loop")
-            rounds = WholeRounds(whole_round, clock.backend.synchronize).times()
-        return TrialResult(
+        result = TrialResult(
             Outcome.MEASURED,
             losses=probe.losses,
             outputs=probe.outputs,
@@ -263,8 +257,12 @@ class Stages:
             gpu=self.guards.gpu,
             loss_form=loss_form,
             batch_form=batch_form,
-            whole_rounds=rounds,
         )
+        whole_round = loop.whole_round if spec.kind.inspects else None  # of a script's loop
+        if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
+            self._say("timing whole rounds of the loop")  # at last: a script whose round takes too long is left there
+            result = replace(result, whole_rounds=WholeRounds(whole_round, clock.backend.synchronize).times())
+        return result
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""

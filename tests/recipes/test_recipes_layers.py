@@ -218,10 +218,8 @@ def test_padded_models_can_be_copied_pickled_and_cast():
 def test_a_padded_model_can_be_compiled_and_traced():
     model = applied("pad_dims", 8, Decoder())
     tokens = torch.randint(0, 501, (2, 3))
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(tokens), model(tokens))
-    traced = torch.fx.symbolic_trace(model)
-    torch.testing.assert_close(traced(tokens), model(tokens))
+    torch.testing.assert_close(torch.compile(model, backend="aot_eager", fullgraph=True)(tokens), model(tokens))
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(tokens), model(tokens))
 
 
 def test_outputs_to_pad_are_facts():

@@ -85,16 +85,18 @@ raise RuntimeError("nobody runs this")
 @pytest.mark.usefixtures("own_state")
 def test_a_session_reads_the_source(tmp_path):
     (tmp_path / "train.py").write_text(LOOP, encoding="utf-8")
+    (tmp_path / "engine.py").write_text("def train():" + LOOP.replace("\n", "\n    "), encoding="utf-8")
     scripts = tuple(str(tmp_path / name) for name in ("train.py", "gone.py"))
-    run = Run(tmp_path, TINY_TARGET, only=("zero_grad", "eval_no_grad"), scripts=scripts, budget_s=60.0)
+    target = f"import engine\n{TINY_TARGET}"
+    run = Run(tmp_path, target, only=("zero_grad", "eval_no_grad"), scripts=scripts, budget_s=60.0)
     with short_trials():
         state = run.run_until(
             lambda event: isinstance(event, TrialsPlanned) and "alone" in event.skipped["eval_no_grad"]
         ).state
     assert state.failure is None
-    assert state.source_files == ("target.py", "train.py", "gone.py")
+    assert state.source_files == ("target.py", "train.py", "gone.py", "engine.py"), "what it imports as well"
     # The loss is read on the host in train.py:7, which matters on a GPU only.
-    assert [(finding.recipe, finding.place) for finding in state.findings] == [("zero_grad", "train.py:3")]
+    assert {f"{one.recipe} {one.place}" for one in state.findings} == {"zero_grad train.py:3", "zero_grad engine.py:3"}
     assert state.source_problems == ("gone.py could not be read: No such file or directory",)
     assert state.facts.findings == state.findings
     assert "no_grad" in state.skipped["eval_no_grad"]

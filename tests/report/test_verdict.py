@@ -131,6 +131,8 @@ def test_what_takes_the_rest_of_a_round_is_named_with_its_share():
     assert "20 %" in said
     assert "evaluation, `print(evaluate())` (line 27), takes 75 %" in said
     assert said in verdict(state)
+    state.facts = replace(state.facts, workload=replace(state.facts.workload, own_step=True))
+    assert "measured is a whole round of your loop: evaluation, `print(evaluate())` (line 27)" in verdict(state)
 
 
 def test_the_gain_of_the_step_is_that_of_its_share():
