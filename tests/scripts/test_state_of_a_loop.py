@@ -148,7 +148,7 @@ class TestFiles:
             from pathlib import Path
             import numpy as np
             import cv2, safetensors.torch
-            from safetensors.torch import save_file
+            from torchvision.io import write_png; from safetensors.torch import save_file
             from torch import save
             traced = torch.jit.trace(model, numbers)
             for number, (x, y) in enumerate(loader):
@@ -167,7 +167,7 @@ class TestFiles:
                     seen.append(file.read(3)), file.seek(0), file.write(f"{number:03}")
                 np.save("history.npy", np.zeros(number))
                 save_file(model.state_dict(), "model.safetensors")
-                cv2.imwrite("step.png", np.zeros((4, 4, 3), np.uint8))
+                cv2.imwrite("step.png", np.zeros((4, 4, 3), np.uint8)), write_png(x.new_zeros(1, 4, 4).byte(), "x.png")
                 torch.jit.save(traced, "traced.pt")
                 Path("history.json").write_text(json.dumps(number))
         """)

@@ -151,7 +151,7 @@ def _is_old(file: Any) -> bool:
 
 _new_ones_too = False
 # Functions of libraries that write files themselves, by their modules, with the place of the file in their arguments.
-_OF_LIBRARIES = {"cv2": ("imwrite", 0), "safetensors.torch": ("serialize_file", 1)}
+_WRITE = {"cv2": ("imwrite", 0), "safetensors.torch": ("serialize_file", 1), "torchvision.io.image": ("write_file", 0)}
 
 
 def _write_aside(at: int, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -182,7 +182,7 @@ def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
 
     Its new files are made where it makes them, unless they are to lie aside too. The compilers' caches are written.
     """
-    guarded = _guarded(*((one, *function) for one, function in _OF_LIBRARIES.items() if one in sys.modules))
+    guarded = _guarded(*((one, *function) for one, function in _WRITE.items() if one in sys.modules))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
     for owner, name, guard in guarded:
         setattr(owner, name, guard)
