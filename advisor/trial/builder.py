@@ -110,7 +110,7 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
             if imports is not None:
                 os.environ.update(imports.environment)
                 for name in imports.modules:
-                    with contextlib.suppress(Exception):  # a module that only another one imports correctly
+                    with contextlib.suppress(Exception):  # a module that another one creates during its own import
                         importlib.import_module(name)
             try:
                 loop = load_target(target) if imports is None else None
