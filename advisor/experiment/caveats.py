@@ -102,7 +102,7 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings, each with a key, about failed stacks and a failed repeat of the baseline that no table row shows."""
+    """Warnings (each with a key) about failed stacks and failed repeats of the baseline, if no table row shows them."""
     compiles, stack, noise_is_known = known.plan.catalog.compiles, known.stack, Kind.CONTROL in known.done
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
@@ -168,7 +168,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
-    """A warning, with the reason, for each accepted recipe that is not in the result; an empty text if it is."""
+    """A warning with the reason for each accepted recipe; empty if the recipe is in the result."""
     plan, accepts = known.plan, known.plan.consent.accepts
     for recipe in filter(accepts, plan.consent.decisions):
         key = plan.catalog[recipe].key

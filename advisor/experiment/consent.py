@@ -14,8 +14,8 @@ class Consent:
     """Settings may be used if none of their recipes is rejected and they change results no more than is allowed.
 
     ``allow`` is the worst numerics class that needs no consent. An accepted recipe may change what it declares, or what
-    a trial of it alone has shown. ``values`` has the recipes of which the person accepted a single value. With
-    ``by_score``, settings that change results more may be tried, and their score decides.
+    a trial of it alone has shown. ``values`` maps a recipe to the only value that the person accepted, if there is one.
+    With ``by_score``, settings that change results more may be tried, and their score decides.
     """
 
     catalog: Catalog

@@ -8,7 +8,7 @@ OTHER_VALUE = "you accepted another value of it"
 SKIPPED = "you skipped it"
 ENDED = "you ended the session before its turn"
 UNCLEAR_TOGETHER = "it is unclear whether the settings are better together: more budget or a quiet machine decides"
-RAISE_BUDGET = "raise --budget to try it"  # ends each reason that a larger budget removes
+RAISE_BUDGET = "raise --budget to try it"  # the end of each reason that a larger budget removes
 
 
 class Decision(StrEnum):

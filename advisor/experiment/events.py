@@ -99,7 +99,7 @@ class TrialEnded(Event, frozen=True):
 
 
 class RunMeasured(Event, frozen=True):
-    """A trial that counts as a run of these settings has ended or failed. A resumed session reads these events."""
+    """A trial of these settings has ended, even if it failed, and counts as a run. A resumed session reads these."""
 
     settings: dict[str, records.Value]
     result: records.TrialResult

@@ -65,7 +65,7 @@ class Evidence:
     facts: Facts | None = None
 
     def added_to(self, judge: Judge, settings: Settings) -> Judge:
-        """The judge with the outcome of the move of these settings added."""
+        """The judge with this outcome added, for a move of these settings."""
         for of_run, result in self.runs:
             judge = judge.with_run(of_run, result)
         if self.turns is not None:
@@ -116,7 +116,7 @@ class Known:
             return result.reason if result else "it was not measured"
         by = self.judge.yardstick
         if by.goal.fits(by.baseline.result) and (limit := by.goal.exceeded(result)):
-            return f"it takes {limit}"  # a baseline above the limit too makes this a possible step towards it
+            return f"it takes {limit}"  # if the baseline exceeds it too, this may be a step towards it
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         # Consent covers only those changes of results that each accepted setting is known to make.
@@ -264,7 +264,7 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack and reasons, less settings without consent and settings that need those."""
+        """The knowledge with another stack and reasons, without settings that lack consent or need one that does."""
         catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
         for recipe, value in catalog.in_order(stack):
             if not consent.permits({recipe.key: value}):

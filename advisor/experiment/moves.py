@@ -24,7 +24,7 @@ def moves(known: Known) -> tuple[Move, ...]:
 
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
-    """Whether compiling these settings would fail again: double backward, this layout, or at least a timed-out cost."""
+    """Whether compiling these settings would fail again: second derivatives, this layout, or too long a compilation."""
     cost, ran = known.plan.catalog.cost, known.judge.measured_runs
     if not cost(settings) or ran(settings):
         return False

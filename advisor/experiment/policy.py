@@ -9,13 +9,13 @@ STACK_GAIN = 1.9
 # A whole stack with at least this expected gain comes before all other moves and starts even if it may end too late.
 # Compiling usually gains 1.3 on a GPU. On a CPU it gains 1.15 and takes longer than all else (tests/gpu/RESULTS.md).
 LARGE_GAIN = 1.25
-# Largest share of the budget for a second run of the baseline before such a stack.
+# Largest share of the budget for a second run of the baseline before a stack with that gain.
 BASELINE_SHARE = 0.1
 # Smallest expected gain that is worth another trial; a simpler stack within its inverse counts as equally fast.
 LEAST_GAIN = 1.003
-# Gain that stands for a figure that is listed but cannot change the stack.
+# Value, as a gain, of measuring a figure for the report that cannot change the stack.
 INFORMATION = 1.0005
-# Gain that stands for checking the stack: in turn with the baseline, or without one of its settings.
+# Value, as a gain, of checking the stack: in turn with the baseline, or without one of its settings.
 # cudnn.benchmark alone can cost a fifth (ResNet-50 inference with a batch of 1: 0.44 and 0.37 ms).
 PROOF = 1.02
 # A smaller gain needs a second run, and no setting is left out while its interval reaches down to this. By chance, one
@@ -28,7 +28,7 @@ UNCLEAR = 0.3
 MOST_RUNS = 4
 # Largest share of the budget reserved for timing the stack in turn: two trials may take 20 s each.
 RESERVE_SHARE = 0.4
-# Such a stack starts if at least this share of its expected duration is left.
+# A stack with priority starts if at least this share of its expected duration is left.
 START_SHARE = 0.5
 # A run of the baseline before a compilation must leave this multiple of the compilation's expected duration. The guess
 # before the first compilation is at most a fifth off for eleven models (tests/experiment/test_budget.py).
@@ -39,5 +39,5 @@ NOT_COMPILED = 1.15
 # Share of the budget for the search on one GPU before the search on several. The stack is carried over, and torchrun
 # takes several times as long to start each of about ten trials on several GPUs.
 ONE_GPU = 0.5
-# If two runs of the baseline differ by more than this, it runs again, and the person is warned. A share.
+# If two runs of the baseline differ by more than this, the baseline runs again, and the person is warned. A share.
 MOST_APART = 0.1

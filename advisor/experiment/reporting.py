@@ -110,7 +110,7 @@ class Reporter:
         for candidate in dict.fromkeys((control, *plan.candidates, *tried)):
             if (record := known.record(candidate)) is not None:
                 self.emit_new(events.TrialMeasured(record), candidate.name)
-        # Each new combination of settings has an effect: a choice between time and memory.
+        # The effect of each new combination is reported, since it offers a choice between time and memory.
         for settings in judge.runs:
             result = judge.result(settings)
             if settings in self.state.combinations or len(settings) < 2 or known.why_unusable(settings):

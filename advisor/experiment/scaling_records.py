@@ -30,7 +30,7 @@ class ScalingRow:
 
     @property
     def trial(self) -> str:
-        """The name of its trial."""
+        """The name of this row's trial."""
         return f"{self.gpus} GPUs: {self.name}" if self.gpus > 1 else "one GPU, with its combination"
 
     @property

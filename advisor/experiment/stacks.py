@@ -144,7 +144,7 @@ def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Captured differently: around the loss, or with tensors created on the GPU; then in parts, then not at all."""
+    """Settings that capture differently: around the loss, or with tensors created on the GPU; in parts; not at all."""
     if not settings.get(GRAPH):
         return
     result, without = known.judge.result(settings), settings.without(GRAPH).without(ON_DEVICE)
@@ -167,7 +167,7 @@ def compiled_without_loss(settings: Settings) -> Settings:
 
 
 def _compiling(known: Known, settings: Settings, result: TrialResult) -> Iterator[Settings]:
-    """Less compiled: the model alone, its repeated blocks, nothing. After a time-out, only what takes less time."""
+    """Settings that compile less: the model alone, its repeated blocks, nothing; after a time-out only the shorter."""
     if not known.plan.catalog.compiles(settings):
         return
     rest = settings.without(COMPILE_SCOPE).without(COMPILE_MODE)
@@ -192,7 +192,7 @@ def _precision(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _others(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Without one of the other settings, the last applied first; data settings come last, as they rarely fail."""
+    """The settings without one of the others, the last applied first; data settings last, since they rarely fail."""
     special = {GRAPH, COMPILE_MODE, COMPILE_SCOPE, *_PRECISION}
     recipes = [recipe for recipe, _ in reversed(known.plan.catalog.in_order(settings)) if recipe.key not in special]
     for recipe in sorted(recipes, key=lambda recipe: recipe.stage is Stage.DATA):

@@ -207,7 +207,7 @@ class Judge:
         return as_one(runs) if runs else None
 
     def took_turns(self, settings: Settings) -> bool:
-        """Whether these settings took turns with the baseline that count: not with a single odd run of it."""
+        """Whether turns with the baseline count for these settings. Turns with one odd baseline run do not count."""
         return self._turns(settings) is not None
 
     @cached
@@ -223,7 +223,7 @@ class Judge:
         return turns if abs(apart) <= FARTHEST else None
 
     def holds_where_busy(self, settings: Settings) -> bool:
-        """Whether the machine is not busy, or these settings are faster by at least a tenth in spite of that."""
+        """Whether the machine is not busy, or these settings are faster by at least a tenth anyway."""
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
     def speeds(self, settings: Settings) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -250,7 +250,7 @@ class Judge:
     def gain(self, new: Settings, old: Settings) -> Interval:
         """The gain of one measured combination over another by the goal; 1 is no difference.
 
-        It decides from which one the search goes on. It is not reported, so its interval is of 95 %. If only one is
+        It decides with which one the search continues. It is not reported, so its interval is of 95 %. If only one is
         within the limits, that one is much better. If neither is, the one with less memory is better, or with a latency
         limit the one with the shorter step.
         """

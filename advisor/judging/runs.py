@@ -17,7 +17,7 @@ from advisor.records import Block, Facts, TrialResult, Value
 DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _ON_CPU = 0.01, 0.025, 0.04, 0.03
 FED = _FED_IN_TIME, _FED_LATE = 0.02, 0.05
 _BUSY = 0.7
-# The same for two live processes in turns, which share the machine's drift. Many pairs give it more degrees.
+# The same for two live processes in turns, which share the machine's drift; many pairs give more degrees of freedom.
 IN_TURN = ProcessSpread(0.012, 30.0)
 
 

@@ -54,7 +54,7 @@ class Memory:
 class Backend:
     """A device: synchronise, marks, memory, identity and abilities. This base class is the CPU's."""
 
-    is_ahead: ClassVar[bool] = False  # calls return before the device has done its work
+    is_ahead: ClassVar[bool] = False  # whether calls return before the device has done its work
     has_memory: ClassVar[bool] = False  # whether it has its own memory, to which batches are copied
     activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
 

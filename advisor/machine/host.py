@@ -112,7 +112,7 @@ class CoresInUse:
         self._start = self._read()
 
     def foreign(self) -> float:
-        """The cores that other programs (not this process or its children) used since the start; 0 if it is too new."""
+        """The cores that other programs (not this process or its children) used; 0 if the watch has just begun."""
         elapsed_s, busy_s, own_s = (now - start for now, start in zip(self._read(), self._start, strict=True))
         return max(0.0, (busy_s - own_s) / elapsed_s) if elapsed_s >= _SHORTEST_WATCH_S else 0.0
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 import psutil
 
 # By these variables the session tells the fork server the session's process and the folder for sockets (`id:folder`),
-# and keeps modules of the working directory out. The value `OURS` shows that the user did not set the latter.
+# and keeps modules of the working directory out. `SAFE_PATH` is `OURS` if the user did not set it.
 SCRATCH = "PERF_ADVISOR_SCRATCH"
 SOCKETS = "PERF_ADVISOR_SOCKETS"  # a folder with a short path, for the fork server and its children
 SAFE_PATH = "PYTHONSAFEPATH"

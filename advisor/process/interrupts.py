@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# One Ctrl+C can arrive twice: from the terminal and from a parent that passes it on. Also, people press twice. Seconds.
+# One Ctrl+C can arrive twice: from the terminal and from a parent that passes it on. People also repeat it. Seconds.
 SAME_SIGNAL_S = 1.0
 # Before a session obeys signals, a second signal ends the program only if it comes this long after the first. Seconds.
 _BEGINS_WITHIN_S = 5.0

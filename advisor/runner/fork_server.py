@@ -60,7 +60,7 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
     """Have the fork server start a process. A thread waits for it, since it may never answer.
 
     The first process waits until the fork server has imported torch: at most ``within_s``, but at least two minutes.
-    After that it raises TimeoutError. Raises OSError if no process was started or the start is given up.
+    Then it raises TimeoutError. Raises OSError if no process was started or the start is given up.
     """
     prepare()
     started: Future[None] = Future()

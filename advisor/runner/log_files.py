@@ -12,7 +12,7 @@ from advisor.figures.formatting import format_bytes
 _MOST_RUNNING = 16 * 2**20
 # Size of a log once its process has ended; half of it is from the beginning. Bytes.
 _KEPT = 2**20
-_WATCH_EVERY_S = 0.1  # seconds; a program can write hundreds of megabytes in one
+_WATCH_EVERY_S = 0.1  # seconds; a program can write hundreds of megabytes per second
 # Reads of appended output during a cut; a program that never pauses cannot be caught up with. A count.
 _CATCHES_UP = 100
 

@@ -233,10 +233,10 @@ class Stages:
             self.channel.send(phases_alone(eager, feed, step_ms))
         loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
-            # In an exported file, a loss that was found in the outputs gets output and target.
+            # Without a usable place of the model's own loss, the exported file calls a loss with output and target.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
-        # For a script's loop from which the step was taken.
+        # Only for a script's loop whose step was extracted from it.
         whole_round = loop.whole_round if spec.kind.inspects and loop.step is None else None
         rounds: RoundTimes | None = None
         if whole_round is not None and time.monotonic() + WHOLE_ROUNDS_S <= self.deadline:
@@ -304,7 +304,7 @@ class Stages:
         return blocks, None
 
     def _may_time_phases(self, step_ms: float) -> bool:
-        """Whether there is time to time the phases before the trial would be given up with all of its results."""
+        """Whether the phases can be timed before the trial would be given up, with all of its results."""
         return time.monotonic() + _PHASES_PATIENCE * (PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
 
     def _say(self, text: str) -> None:

@@ -41,8 +41,8 @@ ENERGY_S = 1.05  # the energy counter needs a second, so blocks that are compare
 _WARMUP_FACTOR = 1.5  # longest warm-up of a trial after its first steps, as a multiple of its measuring time
 # Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
-# Building once may take this share of the budget, and at least this many seconds; then each trial builds for itself. If
-# a model takes longer, there is no time to try anything, however it is built.
+# Limit for building once: this share of the budget, and at least this many seconds. After that each trial builds for
+# itself, though a model that takes longer leaves no time to try anything.
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_S = 10.0
@@ -239,8 +239,8 @@ class Bench:
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
-        # A compilation that failed beside the trials has failed. If it lacked memory or time, it is tried again alone.
-        # So is a target that each trial builds for itself, since two builds at a time may take the same port or file.
+        # A compilation that failed beside the trials counts as failed. It is tried again alone if it lacked memory or
+        # time, or if each trial builds the target: two builds at a time may take the same port or file.
         beside = self.compiled_beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
         failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)

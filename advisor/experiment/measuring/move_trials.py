@@ -17,7 +17,7 @@ from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialResult, TrialSpec, Value
 
-# Extra time of an instrumented pass over an ordinary trial, and the part of each operation in the forward pass.
+# Extra time of an instrumented pass over an ordinary trial, plus extra time for each operation of the forward pass.
 # Measured on an H200's host: 4.4 s for ResNet-50 (178 operations), 6.6 s for Whisper (518), over 8.7 s for T5-small
 # (1,256). Seconds.
 _INSTRUMENTS_S = 3.0
@@ -27,7 +27,7 @@ _INSTRUMENTS_PER_OPERATION_S = 0.007
 _INSTRUMENTED_STEPS = 12
 # A compilation without priority is given up after this multiple of its expected duration.
 _GIVEN_UP_AFTER = 2.0
-# Half of the trials before the turns take longer than expected, so their cost has this factor. Unitless.
+# Half of the trials before the turns take longer than expected, so the reserve for turns has this factor. Unitless.
 _MARGIN = 1.2
 _STAGES = {
     Kind.STACK: "stack",
@@ -63,7 +63,7 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: it has priority or was compiled beside trials, which has ended."""
+        """Whether a move comes before all others: by priority, or as compiled beside trials, once that has ended."""
         if self.bench.compiles_beside(move.settings):
             return False
         return move.has_priority or (move.kind is Kind.STACK and move.settings in self.bench.compiled_beside)

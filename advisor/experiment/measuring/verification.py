@@ -126,8 +126,8 @@ _STARTS = 2.0
 # Measuring time of each process. Seconds.
 _VERIFY_S = 1.5
 _MOST_VERIFIED = 2  # each loop runs a second time if there is time; a count
-# If outputs or losses differ by more than this and by this multiple of the difference that the session saw, they are
-# another model's. Settings that keep results exact have a lower limit. A half is always too much. Unitless.
+# If outputs or losses differ by more than this and by this multiple of the difference that the session saw, they come
+# from another model. Settings that keep results exact have a lower limit. A half is always too much. Unitless.
 _MOST_DIFFERENT, _MOST_OF_EXACT = 0.05, 0.01
 _MARGIN, _SAYS_NOTHING = 2.0, 0.5
 _ONE_BY_ONE = 5  # number of first losses that are compared one by one; beyond that, the mean loss counts

@@ -34,7 +34,7 @@ def taken_up_request(request: Request, past: PastSession, *, config_given: bool 
         request = replace(request, target=replace(request.target, config=read_config(path)))
     state = SessionState.of(past.events)
     if state.facts is None or state.baseline is None:
-        return request  # nothing was measured that a change could make incomparable
+        return request  # nothing was measured yet, so a change does no harm
     if changed := "; ".join(_changes(request, past, state.facts)):
         raise UsageError(f"the session {past.session_id} measured something else: {changed}.", _NOT_THE_SAME)
     return request

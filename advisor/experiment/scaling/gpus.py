@@ -15,7 +15,7 @@ SEVERAL = "several GPUs"
 
 
 def gpus_in_use(request: Request, hardware: Hardware) -> int:
-    """The number of GPUs (or CPU processes) of all machines in a session. Raises UsageError if this one has fewer."""
+    """The number of GPUs (or CPU processes) of all machines in a session. Raises UsageError if there are too few."""
     wanted = request.gpus
     if request.machines > 1 and spreads_itself(request):
         raise UsageError(
@@ -67,7 +67,7 @@ _OF_RANKS = {"value": _READ, "id": _CALLED, "attr": _CALLED, "name": _CALLED}  #
 
 
 def is_for_ranks(target: str, directory: str) -> bool:
-    """Whether a script is written for torchrun: it, or a module of its folder that it imports, has one of the names."""
+    """Whether a script is for torchrun: it, or a module of its folder that it imports, uses one of these names."""
     waiting, read = [Path(directory, target)], set[Path]()
     while waiting:
         path = waiting.pop()

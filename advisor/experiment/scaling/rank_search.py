@@ -322,8 +322,8 @@ def _again(known: Scaling) -> Iterator[Move]:
 def _of_the_leading(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, with the whole batch on each GPU, and in turn with one GPU.
 
-    Compiling may hide less of the gradients' communication than it gains. Many people use the whole batch on each GPU,
-    but it is not comparable with the same global batch. The turns give the reported figure.
+    Compiling may lose more by hiding less communication than it gains in computing. Many people use the whole batch on
+    each GPU, but it is not comparable with the same global batch. The turns give the reported figure.
     """
     lead = known.leading
     if not lead:

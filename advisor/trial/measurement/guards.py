@@ -121,7 +121,7 @@ def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slo
         for before, after in pairwise(readings)
         if after.sm_clock_mhz is not None
         and after.sm_clock_mhz < (1 - _SM_CLOCK_FALL) * highest_mhz
-        # After a drop for the trial's own power or pauses, the clock may still be low in the next reading.
+        # After a drop from the trial's own power use or pauses, the clock may still be low in the next reading.
         and not any(reading.idle or hardware.POWER_CAP in reading.throttle_reasons for reading in (before, after))
     ]
     if fallen:

@@ -63,7 +63,7 @@ def probe_training(
             if probe.skipped_steps > MOST_SKIPPED_STEPS:  # in total; gradients are not finite at any useful scale
                 break
         probe.losses += (loss,)
-        sample_no_more()  # again, since a forward pass that was undone also undid this
+        sample_no_more()  # again, since an undone forward pass also undid the hook's removal
         usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
         if usual_and_one_more_s > limit_s and len(probe.losses) >= fewest:
             break

@@ -114,7 +114,7 @@ class SyncRecorder(TorchFunctionMode):
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None, since: float | None = None) -> None:
-        """Record a wait of this line that ends now. It began at ``since``, or for None after the previous wait."""
+        """Record a wait of this line that ends now. It began at ``since`` or, if None, when the previous one ended."""
         now, began = time.perf_counter(), since or self._since
         self._waits.setdefault(_place_of(frame), []).append(None if began is None else now - began)
         self._since = None if self._since is None else now
