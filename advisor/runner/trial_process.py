@@ -32,7 +32,7 @@ _NO_NETWORK = (
 # Files in the calls of a stack that show a wait for another process.
 _PROCESSES = ("/multiprocessing/popen_", "/multiprocessing/spawn.py")
 _NO_PROCESSES = "It waited for a process that it had started. Nothing is measured there: do the work in this process."
-_LEFT = "Remove the call that ends the process (os._exit in the target); the trial's log may say more."
+_LEFT = "Remove the call that ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]
 
