@@ -1,1 +1,1 @@
-"""A session: baseline, profile, trials, stack, confirmation, recorded in a journal. No user interface in here."""
+"""A session: baseline, profile, trials, stack and confirmation, recorded in a journal. No user interface code."""

@@ -1,4 +1,4 @@
-"""Remarks of a session: noise, failures, budgets and limits; and why candidates or accepted settings are left out."""
+"""Warnings of a session: noise, failures, budget, limits; and why candidates or accepted settings are left out."""
 
 import math
 import time
@@ -22,12 +22,12 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, HostInfo, Mode, Outcome
 
 _BUDGET_PER_START = 4  # smallest budget that is enough, as a multiple of the time before the first candidate
-# Other programs are watched for so many seconds, and named from so many per cent of a core on.
+# Measure the cores that other programs use for this many seconds; name programs above this percentage of a core.
 _LOOKS_FOR_S, _BUSY_PERCENT = 0.2, 10
 
 
 def of_noise(known: Known) -> str:
-    """A warning about the spread between identical processes; empty on a quiet machine, and where others take cores."""
+    """A warning about the spread between identical processes; empty if it is small or if other programs explain it."""
     if known.judge.apart <= policy.MOST_APART or known.judge.is_busy:
         return ""
     return (
@@ -37,7 +37,7 @@ def of_noise(known: Known) -> str:
 
 
 def of_other_programs(judge: Judge, facts: Facts) -> str:
-    """A warning, for the start of a session, that other programs take cores or the GPU; empty where none do."""
+    """A warning at the start of a session that other programs use cores or the GPU; empty if none do."""
     if not judge.is_busy:
         return ""
     taken = cores_taken(facts.hardware.host) if judge.crowded else judge.baseline.disturbed
@@ -48,19 +48,19 @@ def of_other_programs(judge: Judge, facts: Facts) -> str:
 
 
 def cores_taken(host: HostInfo) -> str:
-    """The number of cores that other programs use, with the names of those that use most."""
+    """The number of cores that other programs use, with the names of the busiest programs."""
     named = ", ".join(map(printable, busiest_programs()))
     return f"other programs use {host.foreign_cores:.1f} of {host.logical_cores} cores{f' ({named})' if named else ''}"
 
 
 def busiest_programs(most: int = 3) -> list[str]:
-    """The names of other programs that use most of the cores. It waits a moment while it measures them."""
+    """The names of the other programs that use the most cores. Waits a moment to measure them."""
     own = own_pids()
     others = [process for process in psutil.process_iter(["cpu_percent"]) if process.pid not in own]
-    time.sleep(_LOOKS_FOR_S)  # a share is that of the time since the last question
+    time.sleep(_LOOKS_FOR_S)  # psutil gives the share since the previous call
     percent: Counter[str] = Counter()
     for process in others:
-        with suppress(psutil.Error):  # it has ended
+        with suppress(psutil.Error):  # the program has ended
             percent[process.name()] += round(process.cpu_percent())
     return [name for name, used in percent.most_common(most) if used >= _BUSY_PERCENT]
 
@@ -68,7 +68,7 @@ def busiest_programs(most: int = 3) -> list[str]:
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """Warn that the budget left no time to try anything, and name a sufficient one; empty if something was tried."""
     ended = {run.outcome for runs in known.judge.changed.values() for run in runs}
-    # These tell nothing of the settings: there was no time for them.
+    # These outcomes say nothing about the settings: there was no time for the trials.
     if ended - {Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SKIPPED} or not known.plan.candidates:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
@@ -76,7 +76,7 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
 
 
 def of_the_limits(known: Known) -> Iterator[str]:
-    """Warnings about limits that no result keeps, with the nearest result, and limits without effect."""
+    """Warnings about limits that no result keeps, with the nearest result, and about limits that have no effect."""
     judge, goal = known.judge, known.judge.goal
     results = {BASELINE: judge.yardstick.baseline.result}
     for settings in filter(known.plan.consent.permits, judge.changed):
@@ -102,7 +102,7 @@ def of_the_limits(known: Known) -> Iterator[str]:
 
 
 def of_failures(known: Known) -> Iterator[tuple[str, str]]:
-    """Warnings about stacks that failed and a baseline that failed again, each with a key, where no row says so."""
+    """Warnings (each with a key) about failed stacks and failed repeats of the baseline, if no table row shows them."""
     compiles, stack, noise_is_known = known.plan.catalog.compiles, known.stack, Kind.CONTROL in known.done
     for settings, runs in known.judge.runs.items():
         reason, late = runs[-1].reason.rstrip("."), runs[-1].outcome is Outcome.TIMED_OUT
@@ -124,15 +124,15 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
 
 
 def of_nothing_to_try(plan: Plan) -> str:
-    """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
+    """The reason that no candidate is left; if ``--only`` was given, it is about the recipes named there."""
     named = "; ".join(f"{recipe}: {plan.skipped[recipe]}" for recipe in plan.request.only if recipe in plan.skipped)
     if named:
         return f"no recipe that --only names can be tried ({named}): name others, or leave --only out"
-    return "there is nothing to try here: every recipe is left out, each for a reason of its own"
+    return "there is nothing to try here: every recipe is left out, each for its own reason"
 
 
 def unfinished(bench: Bench) -> str:
-    """A remark on code that still compiles at the end of the budget, and how to go on; empty for none."""
+    """A remark that code still compiles at the end of the budget, and how to continue; empty if nothing compiles."""
     if bench.has_compiled_beside() or not bench.compiling:
         return ""
     return (
@@ -146,14 +146,14 @@ def unfinished(bench: Bench) -> str:
 
 
 def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
-    """The candidates that have no result of their own, with the reasons."""
+    """The candidates that were not measured themselves, with the reasons."""
     for candidate in known.plan.candidates:
         if known.record(candidate) is None:
             yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)
 
 
 def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
-    """The reason that there was no time for a candidate, with a remedy."""
+    """The reason that there was no time for a candidate, and what the person can do about it."""
     if bench.ending:
         return ENDED
     if together := [s for s in known.judge.runs if s.get(candidate.key) == candidate.value]:
@@ -168,7 +168,7 @@ def _too_late(known: Known, candidate: Candidate, bench: Bench) -> str:
 
 
 def refusals(known: Known, bench: Bench) -> Iterator[tuple[str, str]]:
-    """A warning for each accepted recipe that is not in the result, with the reason; empty if it is."""
+    """A warning with the reason for each accepted recipe; empty if the recipe is in the result."""
     plan, accepts = known.plan, known.plan.consent.accepts
     for recipe in filter(accepts, plan.consent.decisions):
         key = plan.catalog[recipe].key

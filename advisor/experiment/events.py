@@ -1,4 +1,4 @@
-"""Events: the frozen messages of a session. All but decisions are posted from the session's thread."""
+"""Events: the frozen messages of a session. The session's thread posts all of them except decisions."""
 
 import msgspec
 
@@ -42,19 +42,19 @@ class StageStarted(Event, frozen=True):
 
 
 class FactsFound(Event, frozen=True):
-    """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""
+    """The workload has been loaded and inspected. Posted again, with the profile, after the baseline is profiled."""
 
     facts: records.Facts
 
 
 class BaselineMeasured(Event, frozen=True):
-    """The baseline, again whenever a repeat changed its figures."""
+    """The baseline was measured. Posted again whenever a repeat changes its figures."""
 
     baseline: records.BaselineRecord
 
 
 class TrialsPlanned(Event, frozen=True):
-    """The candidates in order, why the other recipes have none, and which candidates need the person's ``consent``."""
+    """The candidates in order, why other recipes have none, and which candidates need the person's ``consent``."""
 
     candidates: tuple[records.Candidate, ...]
     skipped: dict[str, str]
@@ -66,29 +66,29 @@ class TrialStarted(Event, frozen=True):
 
     name: str
     log_path: str
-    expected_s: float | None = None  # seconds; None where nothing is known yet
+    expected_s: float | None = None  # seconds; None if nothing is known yet
 
 
-# Activity of the session before its first trial.
+# What the session does before its first trial.
 BUILDING = "importing PyTorch, building the model"
 
 
 class TrialActivity(Event, frozen=True):
-    """The present activity of the running trial."""
+    """What the running trial is doing now."""
 
     name: str
     text: str
 
 
 class BlockTimed(Event, frozen=True):
-    """A block of the running trial has been timed: the ms of one step. Not all blocks are posted."""
+    """A block of the running trial has been timed: ms per step. Only some blocks are posted."""
 
     name: str
     step_ms: float
 
 
 class TrialEnded(Event, frozen=True):
-    """The trial process has ended: its outcome, and the time of one step in it. Its verdict comes with the records."""
+    """The trial process has ended: its outcome and its time per step. The verdict comes with the records."""
 
     name: str
     outcome: records.Outcome
@@ -99,15 +99,15 @@ class TrialEnded(Event, frozen=True):
 
 
 class RunMeasured(Event, frozen=True):
-    """A trial has ended that counts as a run of these settings, also when it failed. A resumed session reads these."""
+    """A trial of these settings has ended, even if it failed, and counts as a run. A resumed session reads these."""
 
     settings: dict[str, records.Value]
     result: records.TrialResult
-    turns_of: dict[str, records.Value] | None = None  # the settings in whose turns with the baseline it ran
+    turns_of: dict[str, records.Value] | None = None  # set if the trial was a turn of these settings
 
 
 class TurnsMeasured(Event, frozen=True):
-    """Blocks of these settings, those of ``result``, and of the baseline, ``old``, were timed in turn on the CPU."""
+    """On the CPU, blocks of these settings (``result``) and of the baseline (``old``) were timed in turn."""
 
     settings: dict[str, records.Value]
     old: tuple[records.Block, ...]
@@ -115,13 +115,13 @@ class TurnsMeasured(Event, frozen=True):
 
 
 class TrialMeasured(Event, frozen=True):
-    """A candidate was measured, failed or was skipped. Posted again when more runs change its figures."""
+    """A candidate was measured, failed or was skipped. Posted again if more runs change its figures."""
 
     record: records.TrialRecord
 
 
 class CombinationMeasured(Event, frozen=True):
-    """Several settings were measured together. Their memory and numerics would allow them as the stack."""
+    """Several settings were measured together, and their memory and numerics allow them as the stack."""
 
     point: records.Combination
 
@@ -133,7 +133,7 @@ class StackMeasured(Event, frozen=True):
 
 
 class ScalingMeasured(Event, frozen=True):
-    """The settings on several GPUs so far; the whole record, again after each trial."""
+    """The results on several GPUs so far. The whole record is posted again after each trial."""
 
     record: ScalingRecord
 
@@ -145,7 +145,7 @@ class Ranked(Event, frozen=True):
 
 
 class Decided(Event, frozen=True):
-    """The person accepted or rejected a recipe (or one ``value`` of it), or took that back (None)."""
+    """The person accepted or rejected a recipe (or one ``value`` of it), or took the decision back (None)."""
 
     recipe: str
     decision: Decision | None
@@ -153,26 +153,26 @@ class Decided(Event, frozen=True):
 
 
 class Paused(Event, frozen=True):
-    """The session waits before its next trial, since the person paused it; or it goes on."""
+    """The session waits before its next trial because the person paused it, or it goes on."""
 
     waiting: bool
 
 
 class ProgressMade(Event, frozen=True):
-    """The session's progress, 0 to 1, and the seconds that it expects to need still."""
+    """The session's progress, 0 to 1, and the seconds that it still expects to need."""
 
     share: float
     left_s: float
 
 
 class ExportVerified(Event, frozen=True):
-    """An exported file was applied to the target in a fresh process and timed in a plain loop."""
+    """An exported file was applied to the target and timed in a plain loop in a fresh process."""
 
     verification: records.Verification
 
 
 class Said(Event, frozen=True):
-    """A plain sentence for the person. A later one that is ``about`` the same takes its place."""
+    """A plain sentence for the person. It replaces an earlier sentence with the same ``about``."""
 
     text: str
     severity: str = "information"  # information, warning or error
@@ -180,7 +180,7 @@ class Said(Event, frozen=True):
 
 
 class SessionFailed(Event, frozen=True):
-    """The session cannot go on: the target could not be loaded, its baseline failed, or a bug of ours."""
+    """The session cannot go on: the target could not be loaded, its baseline failed, or perf-advisor has a bug."""
 
     message: str
     hint: str
@@ -196,21 +196,21 @@ class SessionFailed(Event, frozen=True):
 
 
 class SessionFinished(Event, frozen=True):
-    """The session is over; ``cancelled`` when it was interrupted. Everything measured is in the journal."""
+    """The session is over; ``cancelled`` if it was interrupted. The journal has everything that was measured."""
 
     cancelled: bool
     session_s: float
     spent: records.TimeSpent | None = None
 
 
-# The kinds of events by their names, as a journal has them.
+# The kinds of events by their names, which journals use.
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}
-# Kinds that version 0.1 recorded, and that nothing needs any more.
+# Kinds that version 0.1 recorded and that nothing needs any more.
 FORMER_KINDS = frozenset({"AllReduceMeasured", "GpusChosen"})
 
 
 def printable_event(event: Event) -> Event:
-    """Return the event with visible control characters, so that a target's texts cannot steer the terminal."""
+    """Return the event with control characters made visible, so that a target's text cannot steer the terminal."""
     values = msgspec.to_builtins(event)
     shown = printable_in(values)
     return event if shown == values else msgspec.convert(shown, type(event))

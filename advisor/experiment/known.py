@@ -1,4 +1,4 @@
-"""The experiment's knowledge: a value that every move turns into the next. It measures nothing and emits no events."""
+"""The knowledge of the search: a frozen value that each move replaces by the next. It measures and posts nothing."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from advisor.records import CHANGE, Candidate, Comparison, Facts, TrialRecord, T
 _NOT_FASTER = "the combination is not faster with it"
 _AS_WELL = "the others do as well without it"
 _NOT_SHOWN = "unclear whether it helps, so the simpler combination stays"
-UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)  # of settings that the search worked on, and that were not found to help
+UNCLEAR = (_NOT_SHOWN, UNCLEAR_TOGETHER)  # for settings that the search tried and did not show to help
 
 
 class Kind(StrEnum):
     """The kinds of moves."""
 
     STACK = "stack"  # measure a whole stack, without asking whether each of its settings gains anything alone
-    DROP = "drop"  # leave one setting out: what it contributes, and whether the rest does as well
+    DROP = "drop"  # leave one setting out: shows what it contributes, and whether the other settings are as fast
     SWAP = "swap"  # exchange the value of a setting
     ADD = "add"  # put one more setting on top of the stack
     ALONE = "alone"  # measure one candidate by itself
-    AGAIN = "again"  # run settings once more, in another process: one run of each has not decided
+    AGAIN = "again"  # run settings once more in another process, since one run has not decided
     TURNS = "turns"  # measure the stack in turn with the baseline
     CONTROL = "control"  # run the baseline once more under another name: the difference is noise
     PROFILE = "profile"  # the instrumented pass: phases, operators, ceilings, habits
-    REFERENCE = "reference"  # the baseline's first steps in a higher precision: tells rounding from faults
+    REFERENCE = "reference"  # the baseline's first steps in a higher precision: distinguishes rounding from faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class Move:
 
     kind: Kind
     settings: Settings
-    gain: float  # the factor that is expected of it
+    gain: float  # the expected speed-up factor
     name: str
-    candidate: Candidate | None = None  # the one in question
+    candidate: Candidate | None = None  # the candidate that the move is about
 
     @property
     def has_priority(self) -> bool:
-        """Whether a whole stack, or a baseline that is in doubt, promises so much that it comes before all others."""
+        """Whether a whole stack, or a baseline in doubt, promises so much that the move comes before all others."""
         first = self.kind in (Kind.STACK, Kind.CONTROL) or (self.kind is Kind.AGAIN and not self.settings)
         return first and self.gain >= policy.LARGE_GAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, those in turn, or what an instrument has found."""
+    """The outcome of a move: runs by their settings, turns, or what an instrument has found."""
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     turns: Turns | None = None
@@ -65,7 +65,7 @@ class Evidence:
     facts: Facts | None = None
 
     def added_to(self, judge: Judge, settings: Settings) -> Judge:
-        """The judge with what the move of these settings has found."""
+        """The judge with this outcome added, for a move of these settings."""
         for of_run, result in self.runs:
             judge = judge.with_run(of_run, result)
         if self.turns is not None:
@@ -75,20 +75,20 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """All that is known at one moment; equal to itself alone.
+    """All that is known at one moment; equal only to itself.
 
-    ``stack`` is the combination that the search works on: the best usable one, less what the person rejected, so that
-    it may not have been measured. ``found`` is the one that is reported and exported.
+    ``stack`` is the combination that the search works on: the best usable one, without what the person rejected. It may
+    not have been measured. ``found`` is the combination that is reported and exported.
     """
 
     plan: Plan
     judge: Judge
     usual: Settings  # an expert's stack without compiling
-    compiles: Settings  # what compiling that adds
+    compiles: Settings  # the settings that compile that stack
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)  # why keys are not in the stack
-    tried: Mapping[str, Settings] = field(default_factory=dict)  # where candidates were last in question
-    done: frozenset[Kind] = frozenset()  # the kinds of moves that were made
+    tried: Mapping[str, Settings] = field(default_factory=dict)  # the settings in which each candidate was last tried
+    done: frozenset[Kind] = frozenset()  # the kinds of moves made so far
 
     @classmethod
     def begin(cls, plan: Plan, judge: Judge) -> Known:
@@ -100,49 +100,49 @@ class Known:
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds per step of the stack, as far as it was measured; of the baseline before."""
+        """Milliseconds per step of the stack, or of the baseline if the stack was not measured yet."""
         return self.judge.speed(self.stack if self.judge.measured_runs(self.stack) else BASELINE)[0]
 
     @property
     def pending(self) -> bool:
-        """Whether the stack is still to be measured: the person rejected a part of it."""
+        """Whether the stack still has to be measured because the person rejected a part of it."""
         return not self.judge.has_tried(self.stack)
 
     @cached
     def why_unusable(self, settings: Settings) -> str:
-        """The reason that tried settings cannot be the stack; empty when they can."""
+        """The reason that tried settings cannot be the stack; empty if they can."""
         result = self.judge.result(settings)
         if result is None or not result.measured:
             return result.reason if result else "it was not measured"
         by = self.judge.yardstick
         if by.goal.fits(by.baseline.result) and (limit := by.goal.exceeded(result)):
-            return f"it takes {limit}"  # where the baseline does as well, it may be a step towards the limit
+            return f"it takes {limit}"  # if the baseline exceeds it too, this may be a step towards it
         if settings and not by.too_large and not by.may_keep_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
-        # Consent covers the changes of results that each accepted setting is known to make, and no others.
+        # Consent covers only those changes of results that each accepted setting is known to make.
         accepted = (Settings({key: value}) for key, value in self._accepted(settings).items())
         seen = [self.judge.numerics(alone).decisive for alone in filter(self.judge.measured_runs, accepted)]
         return self.plan.consent.why_not(settings, self.judge.numerics(settings), seen=seen)
 
     def _is_refuted(self, settings: Settings) -> bool:
-        """Whether turns with the baseline have shown that settings are no better, none of which the person wants."""
+        """Whether turns showed settings to be no better than the baseline. False if the person accepted any of them."""
         open_question = not self.judge.took_turns(settings) or self.undecided(settings)
         if open_question or self._accepted(settings) or self.may_recommend(settings):
             return False
         return not (self.judge.goal.by_time and self.judge.compare(settings).speedup > CHANGE)
 
     def _accepted(self, settings: Settings) -> Settings:
-        """Those of these settings that the person accepted: they stay in the stack."""
+        """The part of these settings that the person accepted. It stays in the stack."""
         by_key, accepts = self.plan.catalog.by_key, self.plan.consent.accepts
         return settings.filtered(lambda key: accepts(by_key(key).id, settings[key]))
 
     def may_be_usable(self, settings: Settings) -> bool:
-        """Whether settings are usable, or were not tried yet."""
+        """Whether settings are usable or untried."""
         return not self.judge.has_tried(settings) or not self.why_unusable(settings)
 
     @cached
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """The record of a candidate: alone, else in the most informative combination; None if it was not measured."""
+        """The record of a candidate, alone or else in the most informative combination; None if it was not measured."""
         judge, alone, key, ran = self.judge, Settings(candidate.settings), candidate.key, self.judge.measured_runs
         in_stack, last = self.stack.get(key) == candidate.value, self.tried.get(candidate.name)
         if judge.has_tried(alone):
@@ -155,7 +155,7 @@ class Known:
         return next((trial_record(judge, candidate, one) for one in others), None)
 
     def contribution(self, key: str, *combinations: Settings) -> Comparison | None:
-        """The gain of a setting in the first of these combinations that was measured with and without it; else None."""
+        """The gain of a setting in the first combination measured with and without it; None if there is none."""
         for whole in combinations:
             rest = self.plan.without(whole, key)
             if key in whole and rest and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
@@ -171,12 +171,12 @@ class Known:
 
     @cached_property
     def found(self) -> Settings:
-        """The settings that the session reports and exports: all readers get them from here.
+        """The settings that the session reports and exports. All readers get them from here.
 
-        They were measured together, and their interval shows them to be better. What is confirmed stays, unless a part
-        of it does as well, or the whole interval of another lies above its own; of two that are confirmed the later
-        stays, unless its whole interval lies below the other's speed-up, since they met different baselines. What the
-        person accepted and the stack has is always among them.
+        They were measured together, and their interval shows that they are better. A confirmed combination stays unless
+        a part of it is as good, or the whole interval of another lies above its own. Two confirmed combinations met
+        different baselines, so the later one stays unless its whole interval lies below the other's speed-up. Settings
+        of the stack that the person accepted are always included.
         """
         best, judge = self._best_shown, self.judge
         if self.pending or not best or not judge.goal.by_time:
@@ -189,7 +189,7 @@ class Known:
 
     @cached_property
     def _best_shown(self) -> Settings:
-        """The best that is shown to be better: the stack or a part that does as well, else a part or a former stack."""
+        """The best that is shown to be better: the stack or an equally good part, else another part or former stack."""
         best, took_turns = self.stack, self.judge.took_turns
         if self.pending or not best:
             return best
@@ -209,18 +209,18 @@ class Known:
 
     @property
     def _with_accepted(self) -> list[Settings]:
-        """The measured combinations that may be the stack and have all of it that the person accepted."""
+        """The measured combinations that may be the stack and contain each setting of it that the person accepted."""
         accepted = self._accepted(self.stack)
         return [s for s in self.judge.runs if self.may_be_stack(s) and s.merged(accepted) == s]
 
     @property
     def to_confirm(self) -> Settings:
-        """The settings whose turns with the baseline would tell most: the best that are shown, else the stack."""
+        """The settings to time in turn with the baseline: the best that are shown to be better, else the stack."""
         return self._best_shown or self.stack
 
     @property
     def most_promising(self) -> Settings:
-        """The settings that seem best where none is shown to be better: turns tell what the few runs leave open."""
+        """The best-looking settings while none is shown to be better; turns can decide what few runs leave open."""
         judge = self.judge
         if self.pending or self.found or not judge.goal.by_time:
             return BASELINE
@@ -230,12 +230,12 @@ class Known:
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """The reasons that settings were left out of the result, by their keys."""
+        """The reason for each setting that the result leaves out, by its key."""
         why = _NOT_SHOWN if self.found else UNCLEAR_TOGETHER
         return {**self.dropped, **{key: why for key in self.stack if key not in self.found}}
 
     def _does_as_well(self, simpler: Settings, best: Settings) -> bool:
-        """Whether a simpler combination is as good as the best within the noise, and as sure to be better at all."""
+        """Whether a simpler combination equals the best within the noise and is as surely better than the baseline."""
         sure = self.may_recommend(simpler) or not (self.may_recommend(best) or self.judge.took_turns(simpler))
         within = self.judge.compare(simpler).speedup >= self.judge.compare(best).ci_low
         return sure and within and self.judge.gain(best, simpler).low <= 1
@@ -243,7 +243,7 @@ class Known:
     # --- what a move changes --------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence | None) -> Known:
-        """The knowledge after a move. Without evidence the move could not be measured yet."""
+        """The knowledge after a move. Evidence is None if the move could not be measured yet."""
         if evidence is None:
             return self
         judge = evidence.added_to(self.judge, move.settings)
@@ -254,7 +254,7 @@ class Known:
         return (known._with_facts(evidence.facts) if evidence.facts else known)._with_best_stack(move)
 
     def with_consent(self, consent: Consent) -> Known:
-        """The knowledge under other decisions: the stack loses what was rejected, and may have to be measured."""
+        """The knowledge under other decisions. The stack loses what was rejected and may then need a measurement."""
         if consent == self.plan.consent:
             return self
         known = replace(self, plan=replace(self.plan, consent=consent))
@@ -264,7 +264,7 @@ class Known:
         return known.with_permitted(self.stack, dropped)._with_best_stack()
 
     def with_permitted(self, stack: Settings, dropped: Mapping[str, str]) -> Known:
-        """The knowledge with another stack, less what has no consent or needs what has none; and the reasons."""
+        """The knowledge with another stack and reasons, without settings that lack consent or need one that does."""
         catalog, consent, gone = self.plan.catalog, self.plan.consent, dict[str, str]()
         for recipe, value in catalog.in_order(stack):
             if not consent.permits({recipe.key: value}):
@@ -286,7 +286,7 @@ class Known:
         return sure and self.judge.yardstick.may_recommend(result, self.judge.compare(settings))
 
     def _with_facts(self, facts: Facts) -> Known:
-        """The plan anew, once the instrumented pass has shown where the time goes."""
+        """The knowledge with a new plan, after the instrumented pass has shown where the time goes."""
         old = self.plan
         speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
         plan = old.with_facts(facts, speedup=speedup)
@@ -301,30 +301,30 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _with_best_stack(self, move: Move | None = None) -> Known:
-        """The knowledge with the best stack, and why others are not in it. One that is to be measured stays."""
+        """The knowledge with the best stack and why others are not in it. An unmeasured stack stays as it is."""
         if self.pending:
             return self
         best, old = self.best_usable(self.stack), self.stack
         why = f"together they {self.judge.goal.not_better(2)}" if self._is_refuted(old) else _AS_WELL
-        # What turned out to be unusable says nothing of its parts: simpler forms of it come next.
+        # An unusable stack says nothing about its parts: simpler forms of it come next.
         gone = {} if self.why_unusable(old) else {key: why for key in old if key not in best}
         if move is not None and best and move.kind in (Kind.STACK, Kind.ADD):
             gone |= {key: why for key, why in self._lost(move).items() if key not in best}
         return replace(self, stack=best, dropped={**{k: v for k, v in self.dropped.items() if k not in best}, **gone})
 
     def _lost(self, move: Move) -> dict[str, str]:
-        """The settings that a combination has beyond the stack, with the reason that they are of no use to it."""
+        """The settings that a combination has beyond the stack, each with the reason that it does not help."""
         why, added = self.why_unusable(move.settings), [key for key in move.settings if key not in self.stack]
         if move.kind is Kind.ADD and self.stack:
             return dict.fromkeys(added, f"together with the others: {why}" if why else "it adds nothing to the others")
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next stack compiles the same without them
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs; the next stack compiles the same without them
         compiles = self.plan.catalog.compiles
-        later = compiles(self.stack) and not compiles(move.settings)  # its compiled form, which launches hide no longer
+        later = compiles(self.stack) and not compiles(move.settings)  # compiling it may show the gain
         return {} if why or later or not self.stack else dict.fromkeys(added, _NOT_FASTER)
 
     def best_usable(self, stack: Settings = BASELINE) -> Settings:
-        """The best measured combination that may be used; this one, unless another is better."""
+        """The best measured combination that may be used; the given stack unless another is better."""
         gain = self.judge.gain(stack, BASELINE)
         if self.why_unusable(stack) or self._is_refuted(stack) or (gain.ratio <= 1 and not self._accepted(self.stack)):
             stack = BASELINE
@@ -335,7 +335,7 @@ class Known:
 
     @cached
     def may_be_stack(self, settings: Settings) -> bool:
-        """Whether measured settings could be the stack."""
+        """Whether measured settings may be the stack."""
         result, runs = self.judge.result(settings), self.judge.runs.get(settings)
         ran = bool(runs and runs[-1].measured)
         if not ran or settings not in self.judge.changed or self.why_unusable(settings):
@@ -346,12 +346,12 @@ class Known:
         return not fills_the_device(self.plan.facts, settings, result)
 
     def _is_better(self, new: Settings, old: Settings) -> bool:
-        """Whether a combination takes the place of another.
+        """Whether a combination replaces another.
 
-        What turns have shown to be better comes before the baseline, whatever the runs before them left open. A whole
-        stack by the estimate alone, unless it has what was left out before. One more setting, or another value,
-        by its interval, and a small gain only after two runs of each. A part that does as well after two runs of each,
-        since it is simpler. What the person accepted joins unless it makes the whole worse, and stays.
+        One that turns have shown to be better replaces the baseline, even if earlier runs left it open. A whole new
+        stack needs only a better estimate, unless it has a setting that was left out before. One more setting or
+        another value needs its interval, and a small gain two runs of each. An equally good part wins after two runs of
+        each, since it is simpler. An accepted setting joins unless it makes the whole worse, and then stays.
         """
         if not old and self.judge.took_turns(new) and self.may_recommend(new):
             return True
@@ -368,7 +368,7 @@ class Known:
         return gain.low > 1.0 and (not once or gain.ratio >= policy.SMALL_GAIN)
 
     def undecided(self, settings: Settings) -> bool:
-        """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
+        """Whether settings seem better after turns with the baseline, and more turns may decide whether they are."""
         turns, result = self.judge.in_turn.get(settings), self.judge.result(settings)
         if turns is None or turns.by_block or len(turns.new) >= policy.MOST_RUNS or result is None:
             return False

@@ -1,7 +1,7 @@
 """The moves of the search: possible next measurements, each with its expected gain. Functions of what is known.
 
-Each function yields the moves of one kind; whole stacks are in ``stacks.py``. ``search.py`` takes the one that is worth
-most for its cost.
+Each function yields the moves of one kind; whole stacks are in ``stacks.py``. ``search.py`` takes the move with the
+largest gain for its cost.
 """
 
 import functools
@@ -15,16 +15,16 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Cause, Outcome, Verdict
 
 
-@functools.lru_cache(maxsize=2)  # the progress and the next move are of one state
+@functools.lru_cache(maxsize=2)  # the progress and the next move need the moves of the same state
 def moves(known: Known) -> tuple[Move, ...]:
-    """All that could be measured next. Of moves with equal worth the first is taken."""
+    """All that could be measured next. If moves are worth the same, the first is taken."""
     kinds = (disagreements, whole_stacks, instruments, drops, changes, singles, repeats, turns)
     found = (move for kind in kinds for move in kind(known))
     return tuple(move for move in found if not _compiles_in_vain(known, move.settings))
 
 
 def _compiles_in_vain(known: Known, settings: Settings) -> bool:
-    """Whether settings compile what has failed: second derivatives, this layout, or as much as what timed out."""
+    """Whether compiling these settings would fail again: second derivatives, this layout, or too long a compilation."""
     cost, ran = known.plan.catalog.cost, known.judge.measured_runs
     if not cost(settings) or ran(settings):
         return False
@@ -39,15 +39,15 @@ def _compiles_in_vain(known: Known, settings: Settings) -> bool:
 
 
 def disagreements(known: Known) -> Moves:
-    """Propose a short run of the baseline while the runs of the baseline and of the control differ too much."""
+    """Propose a short run of the baseline while runs of the baseline and the control differ too much."""
     judge = known.judge
-    runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones as well: the next may be too
+    runs = (judge.baseline, *judge.runs.get(BASELINE, ()))  # disturbed ones too: the next may be as well
     too_few = len(runs) + len(judge.controls) < policy.MOST_RUNS
     if too_few and judge.apart > policy.MOST_APART and runs[-1].measured:
         yield Move(Kind.AGAIN, BASELINE, policy.STACK_GAIN, "baseline, again")
 
 
-# The instruments: the name of each one's trial, and the gain that stands for what it tells. A factor.
+# For each instrument: the name of its trial, and a gain that stands for the value of its result. A factor.
 _INSTRUMENTS = {
     Kind.CONTROL: (f"{CONTROL}=true", 1.04),
     Kind.PROFILE: (INSTRUMENTED, 1.08),
@@ -56,7 +56,7 @@ _INSTRUMENTS = {
 
 
 def instruments(known: Known) -> Moves:
-    """Moves that measure noise, rounding and the phases: after whole stacks, or when a result differs too much."""
+    """Moves that measure noise, rounding and the phases: after whole stacks, or if a result differs too much."""
     explaining = needs_explaining(known)
     for kind, (name, gain) in _INSTRUMENTS.items():
         if kind not in known.done and not (explaining and kind is Kind.PROFILE):
@@ -66,10 +66,10 @@ def instruments(known: Known) -> Moves:
 
 
 def drops(known: Known) -> Moves:
-    """The stack without each of its settings, whose contribution is not known yet.
+    """The stack without one setting, for each setting whose contribution is not known yet.
 
-    Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less; the
-    compiled one is asked where the setting has cost speed there.
+    If the remaining settings would have to be compiled again, the uncompiled stack shows the contribution at lower
+    cost. If the setting has cost speed there, the compiled stack is measured too.
     """
     plan, judge, plain = known.plan, known.judge, known.uncompiled
     for key in known.stack:
@@ -86,7 +86,7 @@ def drops(known: Known) -> Moves:
 
 
 def changes(known: Known) -> Moves:
-    """Moves that add one setting to the stack, or exchange one of its values; an accepted addition promises most."""
+    """Moves that add one setting to the stack or change a value in it. An accepted addition has the largest gain."""
     plan, stack = known.plan, known.stack
     company = plan.partnered(stack) if stack else []
     members = [c for c in plan.candidates if stack.get(c.key) == c.value]
@@ -103,13 +103,13 @@ def changes(known: Known) -> Moves:
         elif all(plan.applies(member, settings) for member in members):
             gain = _gain_on_top(known, candidate)
         else:
-            continue  # a setting of the stack would have no effect beside it
+            continue  # a setting of the stack would have no effect with it
         if gain > policy.LEAST_GAIN:
             yield Move(kind, settings, gain, name, candidate)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain of a candidate, corrected by its trials alone and with others; 1 while it is not its turn."""
+    """The usual gain of a candidate, corrected by its trials alone and with others; 1 if it is not to be tried yet."""
     if known.plan.consent.accepts(candidate.recipe, candidate.value):
         return policy.STACK_GAIN
     was_tried = len(known.tried.get(candidate.name, ())) > 1  # on top of a stack
@@ -132,7 +132,7 @@ def _usual_gain(known: Known, candidate: Candidate) -> float:
 
 
 def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
-    """Whether a candidate that promises little on the stack is tried alone first, which costs less."""
+    """Whether to try a candidate alone first, which is cheaper, because it promises little on the stack."""
     if not known.stack or known.plan.recipe(candidate).expensive or known.plan.is_usual(candidate):
         return False
     planned = known.plan.has(candidate.key, candidate.value) and not known.judge.has_tried(Settings(candidate.settings))
@@ -140,7 +140,7 @@ def _comes_alone_first(known: Known, candidate: Candidate) -> bool:
 
 
 def singles(known: Known) -> Moves:
-    """Moves that measure one candidate by itself: those that may enter the stack later, then the rest of the list."""
+    """Moves that measure one candidate by itself: first those that may enter the stack later, then all others."""
     plan = known.plan
     for candidate in plan.candidates:
         alone = Settings(candidate.settings)
@@ -157,11 +157,11 @@ def singles(known: Known) -> Moves:
 
 
 def repeats(known: Known) -> Moves:
-    """Run settings again where few runs have not decided: first the stack and what is reported in its place."""
+    """Repeat settings that few runs have not decided: first the stack and what is reported instead of it."""
     judge, stack = known.judge, known.stack
 
     def again(gain: float, *combinations: Settings) -> Moves:
-        """Run the one that fewest processes have run, unless it failed the last time: it would fail again."""
+        """Run the combination with the fewest runs. Not if its latest run failed, since it would fail again."""
         settings = min(combinations, key=lambda one: len(judge.measured_runs(one)))
         runs = judge.runs.get(settings)
         if len(judge.measured_runs(settings)) < policy.MOST_RUNS and not (runs and not runs[-1].measured):
@@ -175,12 +175,12 @@ def repeats(known: Known) -> Moves:
             continue
         gain, is_part = judge.gain(settings, stack), settings.items() < stack.items()
         if gain.high >= 1 and gain.ratio >= (1 / policy.LEAST_GAIN if is_part else policy.LEAST_GAIN):
-            # Half of what few runs have shown: the settings that seem best were usually lucky.
+            # Count half of the gain that few runs have shown: the settings that seem best were usually lucky.
             yield from again(max(policy.LEAST_GAIN, 1 + (gain.ratio - 1) / 2), settings, stack)
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the reported figure. Where nothing is clear, also what seems best."""
+    """Time the stack in turn with the baseline for the reported figure; if nothing is clear, also what seems best."""
     judge, stack = known.judge, known.to_confirm
     promises = judge.gain(stack, BASELINE).ratio >= policy.LARGE_GAIN and not known.may_recommend(stack)
     for settings in dict.fromkeys((stack, known.most_promising)):
@@ -192,13 +192,13 @@ def turns(known: Known) -> Moves:
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
-    """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
+    """The reason that a candidate was not tried; empty if it only lacked time."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
     if is_next_rung(known, candidate):
         return ""
     records = (known.record(rung) for rung in reversed(_rungs_before(known, candidate)))
-    before = next(filter(None, records), None)  # the last tried value before it
+    before = next(filter(None, records), None)  # the last tried value before the candidate's
     if before is None:
         return ""
     if before.result.outcome is Outcome.OUT_OF_MEMORY:
@@ -208,17 +208,17 @@ def why_not(known: Known, candidate: Candidate) -> str:
     return f"{before.candidate.name} was no better than the value before it"
 
 
-# --- recipes whose values are tried in order until one is no better than those before it, as numbers of workers ---
+# --- ladders: recipes (number of workers) whose values are tried in order until one is no better than the last ----
 
-# A ladder that gains less than this from one value to the next has passed its knee. A factor.
+# A ladder has passed its knee if it gains less than this from one value to the next. A factor.
 _LEAST_CLIMB = 1.01
 
 
 def is_next_rung(known: Known, candidate: Candidate) -> bool:
-    """Whether all values of a ladder before this one were tried, and the last was better than all before it.
+    """Whether all earlier values of a ladder were tried, and the last was better than all before it.
 
-    One that leads down begins with the value that is expected to be best, and goes on only while it gets better, or
-    where memory ran out.
+    A descending ladder begins with the value that is expected to be best. It goes on only while results improve, or if
+    memory ran out.
     """
     before = _rungs_before(known, candidate)
     tried = [record for rung in before if (record := known.record(rung)) is not None]
@@ -234,7 +234,7 @@ def is_next_rung(known: Known, candidate: Candidate) -> bool:
 
 
 def _rungs_before(known: Known, candidate: Candidate) -> list[Candidate]:
-    """The values of a ladder that are tried before this one; none where the recipe is no ladder."""
+    """The values of a ladder that are tried before this one; empty if the recipe is no ladder."""
     if not known.plan.recipe(candidate).ladder:
         return []
     rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]

@@ -23,7 +23,7 @@ COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates of a workload, and why the others propose none or are ``passed_over``: what they can gain."""
+    """The candidates of a workload, why other recipes propose none, and which gain too little (``passed_over``)."""
 
     catalog: Catalog
     request: Request
@@ -32,14 +32,14 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     passed_over: frozenset[str] = frozenset()
-    hints: Mapping[str, Value] = field(default_factory=dict)  # of an earlier session: only the order follows them
+    hints: Mapping[str, Value] = field(default_factory=dict)  # from an earlier session; they only change the order
 
     def with_facts(self, facts: Facts, *, speedup: float = 1.0) -> Plan:
-        """The plan for these facts; ``speedup`` is the stack's. What can gain nothing is left out, unless asked for."""
+        """The plan for these facts and the stack's ``speedup``. Candidates that gain nothing stay only if asked for."""
         catalog, request, consent = self.catalog, self.request, self.consent
         skip = (*request.skip, CONTROL)
         proposals = catalog.propose(facts, only=request.only, skip=skip, accepted=consent.values)
-        # Left to the search over several GPUs, which reports them itself.
+        # The search over several GPUs handles these and reports them itself.
         several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
         unsaid = {CONTROL, *(several if request.wants_several else ())}
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in unsaid}
@@ -47,7 +47,7 @@ class Plan:
         plan = replace(self, facts=facts, candidates=candidates, skipped=skipped)
         if request.only:
             return plan
-        # Usual ones stay, since others may give them a chance.
+        # Usual candidates stay, since other settings may make them useful.
         spared = {c.recipe for c in candidates if plan.is_usual(c) or consent.accepts(c.recipe)}
         reasons = {c.recipe: why for c in candidates if (why := plan._why_no_gain(c, speedup))}
         over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
@@ -55,10 +55,10 @@ class Plan:
         return replace(plan, candidates=left, skipped={**skipped, **over}, passed_over=frozenset(over))
 
     def _why_no_gain(self, candidate: Candidate, speedup: float) -> str:
-        """The reason that a candidate cannot gain what counts as a change; empty where it may.
+        """The reason that a candidate cannot gain enough to count as a change; empty if it may.
 
-        ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
-        What is on already is measured off, whatever is left to gain.
+        ``speedup``: how many times as fast the other phases may have become, which gives these phases a larger share. A
+        candidate that is already on has no such reason: it is measured by switching it off.
         """
         recipe, profile, goal = self.recipe(candidate), self.facts.profile, self.request.goal
         if candidate.already_on:
@@ -66,7 +66,7 @@ class Plan:
         if recipe.id == BATCH_SIZE and not goal.tries_larger_batches:
             return goal.words.larger_batch
         bound = upper_bound(profile, recipe.phases) if profile else None
-        by_memory = goal.objective is Objective.MEMORY and recipe.saves_memory  # what the profile bounds is time
+        by_memory = goal.objective is Objective.MEMORY and recipe.saves_memory  # the profile bounds gains in time only
         if profile is None or bound is None or by_memory or speedup * (bound - 1) > CHANGE - 1:
             return ""
         share = sum(profile.phases.get(phase, 0.0) for phase in recipe.phases) / profile.step_ms
@@ -84,7 +84,7 @@ class Plan:
         return self.catalog[candidate.recipe]
 
     def is_usual(self, candidate: Candidate) -> bool:
-        """Whether an expert would write a candidate without asking: it is usual, or undoes a habit."""
+        """Whether an expert would use a candidate without asking: it is usual, or it undoes a bad habit."""
         recipe = self.recipe(candidate)
         ends = candidate.value == recipe.default != self.facts.current(recipe.key, recipe.default)
         undoes = recipe.habit and ends and not recipe.usual  # its default is good
@@ -92,18 +92,18 @@ class Plan:
 
     @cached
     def may_stack(self, candidate: Candidate) -> bool:
-        """Whether a candidate can join a stack now: it needs no consent, and it is tried for its gain."""
+        """Whether a candidate may join a stack now: it needs no consent, and it is tried for its gain."""
         unusual_habit = self.recipe(candidate).habit and not self.is_usual(candidate)
         return self.consent.permits(candidate.settings) and not unusual_habit
 
     def allows(self, settings: Settings) -> bool:
-        """Whether settings that no recipe has proposed yet may be tried: the person left none of them out."""
+        """Whether settings that no recipe has proposed yet may be tried: the request leaves none of them out."""
         recipes = [recipe.id for recipe, _ in self.catalog.in_order(settings)]
         wanted = not self.request.only or set(recipes) <= set(self.request.only)
         return wanted and not set(recipes) & set(self.request.skip) and self.consent.permits(settings)
 
     def with_settings(self, settings: Settings) -> Plan:
-        """The plan with these settings of a stack as candidates, also those that no recipe had proposed."""
+        """The plan with all of these settings as candidates, including those that no recipe had proposed."""
         unplanned = [(key, value) for key, value in settings.items() if not self.has(key, value)]
         new = tuple(Candidate(self.catalog.by_key(key).id, key, value) for key, value in unplanned)
         added = {candidate.recipe for candidate in new}
@@ -116,7 +116,7 @@ class Plan:
 
     @cached
     def partnered(self, stack: Settings) -> list[Candidate]:
-        """The candidates that need these settings, such as an attention kernel that needs bfloat16."""
+        """The candidates that need these settings (an attention kernel may need bfloat16)."""
         facts = facts_under(self.facts, stack)
         skip = (*self.request.skip, *self.passed_over, CONTROL)
         proposals = self.catalog.propose(facts, only=self.request.only, skip=skip)
@@ -126,20 +126,20 @@ class Plan:
 
     @cached
     def applies(self, candidate: Candidate, settings: Settings) -> bool:
-        """Whether a recipe proposes a candidate on top of these settings, or the person chose this value."""
+        """Whether a recipe proposes a candidate on top of these settings, or the person chose its value."""
         chosen = candidate.already_on or self.consent.values.get(candidate.recipe) == candidate.value
         beside = settings.without(candidate.key)
         return chosen or self.catalog.proposes(candidate, facts_under(self.facts, beside))
 
     @cached
     def fits(self, candidate: Candidate, settings: Settings) -> bool:
-        """Whether a candidate conflicts with none of these settings, and they leave it something to do."""
+        """Whether a candidate conflicts with none of these settings and still has an effect with them."""
         with_it = settings.merged(candidate.settings)
         return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
 
     @cached
     def without(self, settings: Settings, key: str) -> Settings:
-        """The settings without one, and without those that do nothing without it, as prefetching without workers."""
+        """The settings without one, and without those that then have no effect (prefetching without workers)."""
         rest = settings.without(key)
         for recipe, value in self.catalog.in_order(rest):
             member = Candidate(recipe.id, recipe.key, value)
@@ -152,8 +152,8 @@ class Plan:
     def usual_stack(self) -> Settings:
         """The stack that an expert would write for these facts without compiling: every usual setting that applies.
 
-        Not those that conflict with an earlier one or have no effect beside it. With the usual ones for a loader that
-        only apply beside them, as those of its workers.
+        Leaves out settings that conflict with an earlier one or have no effect with it. Adds the usual loader settings
+        that only apply with others of the stack, such as those of its workers.
         """
         chosen = [c for c in self.candidates if self._belongs(c)]
         spared = {recipe for candidate in chosen for recipe in self.recipe(candidate).spares}
@@ -169,7 +169,7 @@ class Plan:
         return settings
 
     def compiled(self, settings: Settings) -> Settings:
-        """Settings compiled with the loss or without; with the compiler's graphs where no graph holds the step."""
+        """The settings compiled, with the loss if possible; with the compiler's graphs if nothing captures the step."""
         proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
         hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
         usual = [pair for pair in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")) if pair in proposed][:1]
@@ -184,7 +184,7 @@ class Plan:
     def _belongs(self, candidate: Candidate) -> bool:
         """Whether a candidate is in the first stack.
 
-        Not what costs seconds in every trial, nor what shortens phases that take no time, as far as anybody looked.
+        False if it costs seconds in every trial, or shortens only phases that are known to take no time.
         """
         recipe, profile = self.recipe(candidate), self.facts.profile
         slow = recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT
@@ -201,10 +201,10 @@ class Plan:
         return recipe.suits(self.facts, candidate.value) or self.is_usual(candidate) or hinted
 
     def _enough_of(self, recipe: Recipe) -> Value | None:
-        """The value, such as a number of workers, for the usual stack; None where its step does not wait for data.
+        """The value (number of workers) for the usual stack; None if a step with that stack does not wait for data.
 
-        With that stack a GPU computes faster, and getting the data takes as long as before. The smallest value that is
-        expected to gain as much as any other is enough; the next larger one is returned, since workers share cores.
+        With that stack a GPU computes faster, but getting the data takes as long as before. The smallest value with
+        nearly the best expected gain is enough. The next larger value is returned, since workers share cores.
         """
         profile = self.facts.profile
         if profile is None:
@@ -225,8 +225,8 @@ class Plan:
     def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
         """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
 
-        It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases
-        that it can shorten. For memory and energy it stands for the gain in those.
+        It is relative to the stack's present value. Its upper bound comes from the profile of the phases that it can
+        shorten. If the objective is memory or energy, it stands for the gain in memory or energy.
         """
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
@@ -240,7 +240,7 @@ class Plan:
         return usual if bound is None else min(usual, bound)
 
     def _facts_at(self, step_ms: float) -> Facts:
-        """The facts with the phases of a faster step: a stack shortens computing, not the wait for data."""
+        """The facts with the phases of a faster step: a stack shortens computing but not the wait for data."""
         profile = self.facts.profile
         if profile is None or not profile.phases:
             return self.facts
@@ -254,10 +254,10 @@ class Plan:
         return replace(self.facts, profile=replace(profile, step_ms=wait_ms + left_ms, phases=phases))
 
 
-# Usual share of memory that a memory-saving setting saves: tests/gpu/RESULTS.md, 5 to 50 %.
+# Usual gain of a setting that saves memory: tests/gpu/RESULTS.md, 5 to 50 %.
 _MEMORY_GAIN = 1.1
 _LEAST_REST = 0.05
-# Share of the best expected gain for which a smaller number does as well.
+# A smaller number with this share of the best expected gain is as good.
 _AS_GOOD = 0.99
 
 

@@ -31,7 +31,7 @@ def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
 
 
 def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:
-    """Whether a batch size leaves no spare memory for validation, fragmentation and odd batches."""
+    """Whether a batch size leaves no spare memory for validation, fragmentation and uneven batches."""
     peak, memory = result.peak_reserved_bytes if result else None, facts.workload.device_memory_bytes
     return "data.batch_size" in settings and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 
@@ -39,11 +39,11 @@ def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialR
 def recommend(
     facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value], consent: Consent
 ) -> tuple[Recommendation, ...]:
-    """The recommendations, ranked: of each recipe that helps by the session's goal, or that the stack has, one value.
+    """The ranked recommendations: one value for each recipe that helps by the session's goal or is in the stack.
 
-    Only what stays within the limits. Of numbers (batch sizes, workers, threads) it is the smallest that is nearly as
-    good as the best. A candidate that was only measured on top of a stack and left out again is not recommended, unless
-    the person can decide on it. What the person rejected stays in the list, so that it can be undone.
+    Only values within the limits count. For numbers (batch sizes, workers, threads) it is the smallest value that is
+    nearly as good as the best. A candidate that was only measured on top of a stack and then left out is listed only if
+    the person can decide on it. Rejected recipes stay in the list, so that the decision can be undone.
     """
     catalog, shown = consent.catalog, dict[str, list[TrialRecord]]()
     for record in records:

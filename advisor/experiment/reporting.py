@@ -21,9 +21,9 @@ from advisor.source.prints import changed_sources
 class Reporter:
     """Journals and posts the events of a session; ``post`` only posts. ``state`` is the sum of the events so far.
 
-    A continued session begins with the decisions and the warnings of ``past``. If it ends early, the journal does not
-    say so: its end stays that of the past session. ``sources`` are the fingerprints of the user's files as the
-    baseline measured them.
+    A continued session begins with the decisions and warnings of ``past``. If it ends early, the journal does not
+    record that, and keeps the end of the past session. ``sources`` are the fingerprints of the user's files at the time
+    when the baseline was measured.
     """
 
     def __init__(self, post: Callable[[Event], None], journal: Journal, past: SessionState | None = None) -> None:
@@ -54,21 +54,21 @@ class Reporter:
         if problem:
             self.warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
         for path in changed_sources(self.sources) if isinstance(event, TrialEnded) else ():
-            del self.sources[path]  # said once
+            del self.sources[path]  # warn once
             self.warn(
                 f"{path} has changed since the baseline was measured, so later trials may run other code: "
                 "end this session and start another"
             )
 
     def emit_new(self, event: Event, about: str = "") -> None:
-        """Emit an event unless the latest of its kind that is about the same says what it says."""
+        """Emit an event unless the latest of its kind with the same ``about`` has the same content."""
         kind = type(event), about
         if self._latest.get(kind) != event:
             self._latest[kind] = event
             self.emit(event)
 
     def decisions(self) -> tuple[dict[str, Decision], dict[str, records.Value]]:
-        """Return the person's decisions, the latest last, and the values accepted alone. Safe from any thread."""
+        """Return the person's decisions, the latest last, and the recipes' accepted values. Safe from any thread."""
         with self._lock:
             return dict(self.state.decisions), dict(self.state.accepted_values)
 
@@ -78,9 +78,9 @@ class Reporter:
         return replace(consent, decisions=decisions, values=values)
 
     def warn(self, text: str, about: str = "") -> None:
-        """Tell the person something to act on, or to know when they read the figures; an empty text is nothing.
+        """Warn the person of something to act on or to know when reading the figures. An empty text does nothing.
 
-        What was said about the same before is replaced, and not said again.
+        A warning replaces an earlier one with the same ``about``. The same text is not repeated.
         """
         if text and about:
             self.emit_new(Said(text, "warning", about), about)
@@ -88,7 +88,7 @@ class Reporter:
             self.emit(Said(text, "warning"))
 
     def withdraw(self, about: str, text: str) -> None:
-        """Replace a warning, if there was one, by what is true now."""
+        """Replace an outdated warning, if there was one, by this text."""
         if (Said, about) in self._latest:
             self.emit_new(Said(text, about=about), about)
 
@@ -99,7 +99,7 @@ class Reporter:
     # --- what is known -----------------------------------------------------------------------------------------
 
     def report(self, known: Known) -> None:
-        """Emit the events for what is new, and warn of what failed."""
+        """Emit events for new results, and warn of failures."""
         judge, plan = known.judge, known.plan
         self.emit_new(events.BaselineMeasured(judge.baseline_record()))
         consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
@@ -110,7 +110,7 @@ class Reporter:
         for candidate in dict.fromkeys((control, *plan.candidates, *tried)):
             if (record := known.record(candidate)) is not None:
                 self.emit_new(events.TrialMeasured(record), candidate.name)
-        # The effect of each new combination of settings: a choice between time and memory.
+        # The effect of each new combination is reported, since it offers a choice between time and memory.
         for settings in judge.runs:
             result = judge.result(settings)
             if settings in self.state.combinations or len(settings) < 2 or known.why_unusable(settings):
@@ -127,7 +127,7 @@ class Reporter:
             self.warn(text, about)
 
     def report_stack(self, known: Known, *, at_end: bool = False) -> None:
-        """Emit the stack if it keeps to the limits, so that it can be used at once; at the end also none."""
+        """Emit the stack if it is within the limits, so that it can be used at once; at the end also an empty stack."""
         result = known.judge.result(known.found)
         exceeds = bool(known.found) and (result is None or not known.judge.goal.fits(result))
         too_early = self.state.measured_stack is None and not (known.stack or at_end)

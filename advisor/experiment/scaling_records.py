@@ -7,7 +7,7 @@ from advisor.records import Value
 
 @dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """Settings over several ranks, beside the one-GPU stack at the same global batch."""
+    """The result of settings over several ranks, compared with the one-GPU stack at the same global batch."""
 
     name: str
     settings: dict[str, Value]  # what was added to the one-GPU stack
@@ -18,24 +18,24 @@ class ScalingRow:
     batch_per_gpu: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    speedup: float | None = None  # in samples per second; None where the trial failed
-    ci_low: float | None = None  # of 95 % where they took turns with one GPU, else of 99 %
+    speedup: float | None = None  # in samples per second; None if the trial failed
+    ci_low: float | None = None  # of the 95 % interval if they took turns with one GPU, else of the 99 % interval
     ci_high: float | None = None
     exposed_ms: float | None = None
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
     rank_ms: tuple[float, ...] = ()
-    loss_difference: float | None = None  # the largest relative one of the first losses
+    loss_difference: float | None = None  # the largest relative difference of the first losses from one GPU's
     runs: int = 0
 
     @property
     def trial(self) -> str:
-        """The name of its trial."""
+        """The name of this row's trial."""
         return f"{self.gpus} GPUs: {self.name}" if self.gpus > 1 else "one GPU, with its combination"
 
     @property
     def efficiency(self) -> float | None:
-        """The speed-up as a share of the number of GPUs, 1 for perfect scaling."""
+        """The speed-up divided by the number of GPUs; 1 is perfect scaling."""
         return self.speedup / self.gpus if self.speedup is not None else None
 
     @property
@@ -51,20 +51,20 @@ class ScalingRecord:
     """The measurements of the workload on several GPUs."""
 
     gpus: int
-    device_type: str  # cuda, or cpu: processes on the same cores, for trying it out
-    carried: dict[str, Value]  # the one-GPU stack as all rows have it
-    left_out: dict[str, str] = field(default_factory=dict)  # of it, what does not go with several ranks, and why
-    rows: tuple[ScalingRow, ...] = ()  # all that was tried, the one-GPU stack first
-    best: str = ""  # the row that won at the same global batch; empty where one GPU is as fast
+    device_type: str  # cuda, or cpu: processes that share the cores, to try it out
+    carried: dict[str, Value]  # the settings of the one-GPU stack that all rows have
+    left_out: dict[str, str] = field(default_factory=dict)  # of that stack: not usable by several ranks, and why
+    rows: tuple[ScalingRow, ...] = ()  # all settings that were tried, the one-GPU stack first
+    best: str = ""  # the best row at the same global batch; empty if one GPU is as fast
     settings: dict[str, Value] = field(default_factory=dict)
-    passed_over: dict[str, str] = field(default_factory=dict)  # strategies and options, by name, and why
-    confirmed: bool = False  # the best was timed in turn with one GPU
+    passed_over: dict[str, str] = field(default_factory=dict)  # untried strategies and options, by name, and why
+    confirmed: bool = False  # whether the best was timed in turn with one GPU
     evidence: str = ""
-    machines: int = 1  # that have as many of the GPUs each
+    machines: int = 1  # number of machines, each with the same number of GPUs
 
     @property
     def all_settings(self) -> dict[str, Value]:
-        """The settings to train with on several GPUs; empty where one GPU is as fast."""
+        """The settings to train with on several GPUs; empty if one GPU is as fast."""
         return {**self.carried, **self.settings} if self.settings else {}
 
     def row(self, name: str) -> ScalingRow | None:

@@ -3,14 +3,14 @@
 The names on this page:
 
 - ``known`` is all that is known at one moment: the runs so far, the candidates, the best stack (the settings that work
-  best together). A frozen value (``known.py``); each move turns it into the next.
-- A *move* is one thing to measure next: settings, and the speed-up factor that is expected of them (``Move.gain``).
-  ``moves(known)`` lists all (``moves.py``).
-- The *trials* runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there is
-  time for it, and what the person has decided meanwhile.
+  best together). It is a frozen value (``known.py``); each move replaces it by a new one.
+- A *move* is one thing to measure next: settings and their expected speed-up factor (``Move.gain``).
+  ``moves(known)`` lists all moves (``moves.py``).
+- The *trials* object runs trials (``measuring/move_trials.py``). It knows what a move costs in seconds, whether there
+  is time for it, and what the person has decided meanwhile.
 
-Retrying, resuming, following a decision and a longer budget run this loop from another ``known``. The search over
-several GPUs (``scaling/``) runs it with what is known, moves and trials of its own.
+Retrying, resuming, following a decision and using a longer budget run this loop from another ``known``. The search over
+several GPUs (``scaling/``) runs it with its own knowledge, moves and trials.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KnownT = TypeVar("KnownT", bound=Knowledge)
 
 
 def search(known: KnownT, trials: Trials[KnownT], moves: Callable[[KnownT], Iterable[Move]]) -> KnownT:
-    """Measure the best move until none is affordable, and return what is known then."""
+    """Measure the best move until none is affordable, and return the knowledge at that point."""
     while move := next(iter(rank(moves(known), known, trials)), None):
         known = trials.publish(known.after(move, trials.measure(move, known)))
     return known
 
 
 def rank(possible: Iterable[Move], known: KnownT, trials: Trials[KnownT]) -> list[Move]:
-    """The affordable moves: first those with priority, then by the logarithm of the expected gain per second."""
+    """The affordable moves: those with priority first, then by the logarithm of the expected gain per second."""
 
     def worth(move: Move) -> tuple[bool, float]:
         return trials.comes_first(move), math.log(move.gain) / trials.cost_s(move, known)
@@ -58,7 +58,7 @@ class Trials(Protocol[KnownT]):
         """The seconds that a move is expected to take."""
 
     def affords(self, move: Move, known: KnownT, /) -> bool:
-        """Whether a move is wanted, and there is time for it and for confirming the stack after it."""
+        """Whether a move is wanted and there is time for it and for confirming the stack afterwards."""
 
     def comes_first(self, move: Move, /) -> bool:
         """Whether a move promises so much that it comes before all others."""

@@ -1,4 +1,4 @@
-"""The session: the baseline, the search, and the closing remarks. Runs in a thread of its own and posts events."""
+"""The session: the baseline, the search and the final remarks. Runs in its own thread and posts events."""
 
 import math
 import threading
@@ -43,13 +43,13 @@ _MOST_READ = 40  # of the user's modules, for habits; a count
 
 
 class Session:
-    """``emit`` is called in the thread that runs the session, or that decides.
+    """``emit`` is called in the thread that runs the session or makes the decision.
 
     ``run``, ``rework``, ``retry``, ``try_more`` and ``verify`` block: call them in a thread. Everything else may be
     called from any thread at any time.
 
-    ``past`` continues an interrupted session: what it measured is kept, what the person decided holds, and the baseline
-    is measured once more. ``clock`` is the budget's, in seconds.
+    ``past`` continues an interrupted session: its measurements and decisions are kept, and the baseline is measured
+    once more. ``clock`` is the budget's, in seconds.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Session:
         self._closed = False
         self._running_afterwards = ""
         self._in_ranks = spreads_itself(request)
-        # Seconds of the budget that are kept for the search on several GPUs.
+        # Seconds of the budget reserved for the search on several GPUs.
         is_kept = request.wants_several and not self._in_ranks
         self._several_s = request.budget_s * (1 - policy.ONE_GPU) if is_kept else 0.0
         budget = Budget(request.budget_s - self._several_s, clock, self.catalog)
         self._bench = Bench(request, runner, budget, journal, emit=self._reporter.emit)
         self._trials = MoveTrials(self._bench, self._reporter)
-        self._follows_decisions = False  # the search has ended under the decisions that it knows of
+        self._follows_decisions = False  # whether the search has ended under the decisions that it knows of
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -88,26 +88,26 @@ class Session:
         self._guarded(self._run, finishes=True)
 
     def cancel(self) -> None:
-        """End the running trial at once, and the session with it; what was measured is kept."""
+        """End the running trial and the session at once. What was measured is kept."""
         with self._lock:
             self._closed = True
         self._runner.cancel()
         self._bench.may_go_on.set()
 
     def stop(self) -> None:
-        """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
+        """End a running ``rework``, ``retry`` or ``verify`` at once. The session and its measurements stay."""
         with self._lock:
             if self._running_afterwards:
                 self._runner.cancel()
                 self._bench.may_go_on.set()
 
     def skip(self) -> None:
-        """End the running trial only. Ignored before the baseline is measured, since all else needs it."""
+        """End only the running trial. Ignored before the baseline is measured, since everything else needs it."""
         if self._trials.known is not None:
             self._runner.skip()
 
     def pause(self) -> None:
-        """Start no further trial until :meth:`go_on`; the one that runs goes on to its end. The budget waits too."""
+        """Start no further trial until :meth:`go_on`. The running trial goes on to its end. The budget stops too."""
         self._bench.may_go_on.clear()
 
     def go_on(self) -> None:
@@ -130,10 +130,10 @@ class Session:
         self._runner.skip()
 
     def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
-        """Record the person's decision on a recipe (None takes it back); a running session follows it at its next step.
+        """Record the person's decision on a recipe (None undoes it); a running session follows it at its next step.
 
-        With a ``value`` only that one of the recipe's values is accepted. A running ``rework`` is ended, since it does
-        not know of the decision: call that again.
+        With a ``value``, only that value of the recipe is accepted. A running ``rework`` does not know of the decision,
+        so it is ended: call it again.
         """
         decisions, values = self._reporter.decisions()
         if (decisions.get(recipe_id), values.get(recipe_id)) == (decision, value):
@@ -144,7 +144,7 @@ class Session:
                 self._runner.cancel()
 
     def rework(self) -> None:
-        """Find the stack again under the present decisions; nothing happens when they are followed already."""
+        """Find the stack again under the present decisions; does nothing if it follows them already."""
         if self._trials.known is None:
             return
         consent = self._trials.known.plan.consent
@@ -163,7 +163,7 @@ class Session:
         )
 
     def try_more(self, seconds: float | None = None) -> None:
-        """Search on after the session, for this long or as long as it had."""
+        """Continue the search after the session, for this long or as long as it had before."""
         if self._trials.known is not None:
             self._run_afterwards("more", lambda: self._go_on(seconds))
 
@@ -176,7 +176,7 @@ class Session:
         hardware = inspect_hardware()
         self._reporter.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
-        gpus = gpus_in_use(self.request, hardware)  # too few are an error before anything is measured
+        gpus = gpus_in_use(self.request, hardware)  # too few GPUs are an error before anything is measured
         if self._in_ranks and gpus > 1:
             self._bench.world = World(gpus, script=True)
         self._read_source()
@@ -194,7 +194,7 @@ class Session:
             result = replace(result, score=baseline_score(self._bench))
         self._reporter.sources = dict(facts.sources)
         self._begin(facts, result)
-        tries_several = self.request.wants_several and self._bench.world is None  # a script decides how it is spread
+        tries_several = self.request.wants_several and self._bench.world is None  # a script spreads itself over GPUs
         if tries_several and (reason := why_not_several(facts) if gpus > 1 else "there is only one"):
             self._reporter.warn(f"several GPUs are not measured: {reason}")
             self._bench.budget.extended_s += self._several_s
@@ -208,11 +208,11 @@ class Session:
         self._conclude(self._current)
 
     def _search_on_several(self, gpus: int, known: Known) -> None:
-        """Carry the stack over to several GPUs, and search there in the rest of the budget."""
+        """Carry the stack over to several GPUs, and search there with the time that is left."""
         self._bench.budget.extended_s += self._several_s
         self._trials.enter(SEVERAL)
         self._bench.end_compiling_beside()
-        self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
+        self._runner.forget_build()  # ranks build the model themselves and need its memory
         before = knowledge_before(known, gpus)
         scaling = RankSearch(self._bench, before, known.found, self._reporter.consented).run()
         if not (one := scaling.judge.baseline).measured:
@@ -225,13 +225,13 @@ class Session:
             self._reporter.post(events.Said(self._past_session.damage, "warning"))  # the journal shows it by itself
         decisions, values = self._reporter.decisions()
         for recipe, decision in decisions.items():
-            self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # in the journal already
+            self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # the journal has it already
         self._reporter.emit(events.GoalSet(self.request.goal, self._journal.session_id))
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
     def _read_source(self, *files: str) -> None:
-        """Read the user's files for habits, which the trials then price: those that are named, and ``files``."""
+        """Read the named scripts and ``files`` for the user's habits. The trials then measure what the habits cost."""
         target = self.request.target
         readings = read_sources(target.target, target.directory, (*self.request.scripts, *files))
         read = tuple(reading.file for reading in readings)
@@ -241,7 +241,7 @@ class Session:
             self._reporter.emit(events.SourceRead(read, findings, problems))
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
-        """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
+        """Set up the knowledge after the baseline. A continued session also takes over its earlier measurements."""
         budget = self._bench.budget
         budget.guessed_compile_s = expected_compile_s(facts)
         if facts.workload.current.get(COMPILE_MODE, "none") != "none":  # the user's own step compiles as much
@@ -283,11 +283,11 @@ class Session:
         self._follows_decisions = True
 
     def _conclude(self, known: Known) -> None:
-        """Post the warnings and why settings were left out, and save hints for the next session."""
+        """Post warnings and the reasons for settings that were left out, and save hints for the next session."""
         self._reporter.report_stack(known, at_end=True)
         self._report_left_out(known)
         budget = self._bench.budget
-        if known.found and not (self.request.only or self.request.skip):  # a session of a few recipes says too little
+        if known.found and not (self.request.only or self.request.skip):  # a session with few recipes says too little
             save_hints(workload_name(self.request.target, known.plan.facts), known.found)
         too_short = caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s)
         for warning in (caveats.unfinished(self._bench), too_short, *caveats.of_the_limits(known)):
@@ -297,7 +297,7 @@ class Session:
         self._trials.post_progress(known)
 
     def _report_left_out(self, known: Known) -> None:
-        """Say why candidates were left out, and of each accepted recipe why it is not in the stack, or that it is."""
+        """Say why candidates were left out and whether each accepted recipe is in the stack, with the reason if not."""
         for candidate, reason in caveats.left_out(known, self._bench):
             record = TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason))
             self._reporter.emit_new(events.TrialMeasured(record), candidate.name)
@@ -314,7 +314,7 @@ class Session:
         record = self._reporter.state.trials[name]
         settings = Settings(record.candidate.settings)
         self._bench.restart()
-        kind = Kind.TURNS if known.judge.took_turns(settings) else Kind.ALONE  # the figure is that of the turns
+        kind = Kind.TURNS if known.judge.took_turns(settings) else Kind.ALONE  # report the figure of the turns
         move = Move(kind, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
@@ -323,7 +323,7 @@ class Session:
         self._reporter.report(self._current)
 
     def _go_on(self, seconds: float | None, *, follow: bool = False) -> None:
-        """Search on, for this long or as long as the session had; ``follow``: no further than decisions ask for."""
+        """Continue the search, for this long or as long as before; ``follow``: only as far as decisions require."""
         self._bench.restart(seconds)
         before = self._trials.publish(self._current)
         self._search(before, wanted=(lambda move: _follows_decisions(move, before)) if follow else lambda move: True)
@@ -333,7 +333,7 @@ class Session:
         self._trials.enter("done")
 
     def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
-        """Run work after the session; being stopped leaves the session as it was, and able to do more."""
+        """Run work after the session. If it is stopped, the session stays as it was and can do more."""
         with self._lock:
             if self._closed:
                 return
@@ -359,12 +359,12 @@ class Session:
             work()
         except SessionCancelledError:
             cancelled = finishes
-            if not finishes:  # no trial runs any more, and no time is left that would pass
+            if not finishes:  # no trial runs any more, so the budget's time must not go on
                 self._reporter.emit(events.Paused(False))
                 self._reporter.emit(events.ProgressMade(1.0, 0.0))
         except AdvisorError as error:
             self._reporter.fail(error)
-        except Exception as error:  # our own bug: the person sees it, and what was measured is kept
+        except Exception as error:  # a bug of perf-advisor: the person sees it, and what was measured is kept
             bug = AdvisorError(
                 f"perf-advisor has a bug: {type(error).__name__}: {error}",
                 "Please report it with the details; what was measured is kept.",
@@ -379,7 +379,7 @@ class Session:
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:
-    """Whether a move belongs to following a decision, and not to exploring further."""
+    """Whether a move is needed to follow a decision, rather than to explore further."""
     if move.kind in (Kind.STACK, Kind.TURNS):
         return True
     if move.candidate is None:

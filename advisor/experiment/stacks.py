@@ -1,7 +1,7 @@
 """Whole stacks: the settings that an expert would write for a workload, in the strongest form that runs here.
 
-Without compiling first, then compiled; a form that failed gives way to a simpler one.
-``moves.py`` has the moves around the stack that is known then.
+A stack is first measured without compiling, then compiled. If a form fails, a simpler one is tried. ``moves.py`` has
+the moves around the present stack.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,10 +25,10 @@ Moves = Iterator[Move]
 
 
 def whole_stacks(known: Known) -> Moves:
-    """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
+    """The expert's stack: first without compiling, then compiled; if it fails, without the part that failed.
 
-    It holds the settings that the search has found since: one that gained nothing is repeated once the step no longer
-    waits for its data. After a decision it is the rest of the stack, if that was never measured.
+    It includes settings that the search has found since. A setting that gained nothing is tried again once the step no
+    longer waits for data. After a decision it is the remaining stack, if that was not measured yet.
     """
     if known.pending:
         yield Move(Kind.STACK, known.stack, policy.STACK_GAIN, f"combination: {known.stack}")
@@ -44,12 +44,12 @@ def whole_stacks(known: Known) -> Moves:
 
 
 def _compiled_stack(known: Known, plain: Settings) -> Moves:
-    """The uncompiled stack, compiled, in the strongest form that runs here."""
+    """The uncompiled stack, compiled in the strongest form that runs here."""
     compiles = known.compiles.filtered(lambda key: key not in known.dropped)
     compiled = _captured(known, plain, plain.merged(compiles)) if compiles else plain
     compiled = _usable_form(known, compiled)
     if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
-        # Any of several settings that compile would gain as much by itself.
+        # Several settings compile, and each of them alone would gain as much.
         rest, plan = compiled.filtered(lambda key: key not in NOT_COMPILED), known.plan
         compiling = [c for c in plan.candidates if compiled.get(c.key) == c.value and plan.recipe(c).expensive]
         gains = (plan.expected_gain(c, rest.without(c.key), known.step_ms) for c in compiling)
@@ -57,11 +57,11 @@ def _compiled_stack(known: Known, plain: Settings) -> Moves:
 
 
 def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
-    """A compiled stack, captured whole where compiling may mend what failed, else in parts by the compiler."""
+    """A compiled stack, captured whole if compiling may avoid the earlier failure, else in parts by the compiler."""
     if known.usual.get(GRAPH) is not True or GRAPH in known.dropped or compiled.get(GRAPH) is True:
         return compiled
     whole, compiles = compiled.with_value(GRAPH, True), known.plan.catalog.compiles
-    # The compiler keeps constants on the GPU, and derives a backward pass of its own, which does not wait for the host.
+    # The compiler keeps constants on the GPU, and its own backward pass does not wait for the host.
     obstacles = {Cause.CAPTURE_OF_BACKWARD, Cause.HOST_COPY}
     failed = [runs[-1].causes for s, runs in known.judge.runs.items() if s.get(GRAPH) is True and not compiles(s)]
     if not all(map(obstacles.isdisjoint, failed)) and known.may_be_usable(whole):
@@ -72,15 +72,15 @@ def _captured(known: Known, plain: Settings, compiled: Settings) -> Settings:
 
 
 def compiled_next(known: Known, plain: Settings) -> Settings:
-    """The settings to compile next, after an uncompiled stack that runs; empty where nothing is compiled."""
+    """The settings to compile next, after an uncompiled stack that runs; empty if nothing is compiled."""
     return next((move.settings for move in _compiled_stack(known, plain) if move.has_priority), BASELINE)
 
 
 def needs_explaining(known: Known) -> bool:
-    """Whether something ran but differs too much, and the instruments may still show that rounding or chance did it."""
+    """Whether a stack ran but differs too much, and the instruments may still show that rounding or chance did it."""
     judge, permits = known.judge, known.plan.consent.permits
     if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
-        # Steps that draw random numbers may have been seen too seldom to tell another draw from a fault.
+        # There may have been too few draws of random numbers to distinguish another draw from a fault.
         draws = {run.losses or run.outputs for run in judge.unchanged_runs}
         again = len(judge.runs.get(BASELINE, ()))
         if not (judge.spread.random and len(draws) < policy.MOST_RUNS and again < policy.MOST_RUNS):
@@ -90,7 +90,7 @@ def needs_explaining(known: Known) -> bool:
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
-    """The strongest form of a goal that is untried or usable: each form that failed gives way to a simpler one."""
+    """The strongest form of a goal that is untried or usable. Each failed form is replaced by a simpler one."""
     consent = known.plan.consent
     settings = goal.filtered(lambda key: consent.permits({key: goal[key]}))
     if known.plan.catalog.conflict(settings):
@@ -104,9 +104,9 @@ def _usable_form(known: Known, goal: Settings) -> Settings:
 
 
 def fallback(known: Known, settings: Settings) -> Settings:
-    """The next simpler form of settings that were tried and cannot be used; empty when nothing is left of them.
+    """The next simpler form of settings that were tried and cannot be used; empty if no form is left.
 
-    A form that failed for another reason is without the first cause: the search goes on from there.
+    If a form failed for another reason, the first cause is removed from it, and the search goes on from that form.
     """
     for form in _forms(known, settings):
         if form == settings or known.plan.catalog.conflict(form):
@@ -119,18 +119,18 @@ def fallback(known: Known, settings: Settings) -> Settings:
 
 
 def _failure(known: Known, settings: Settings) -> str:
-    """The reason that tried settings failed; empty for all that ran, whose results are what is wrong."""
+    """The reason that tried settings failed; empty if they ran and only their results are wrong."""
     result = known.judge.result(settings)
     return "" if result is None or result.measured else result.reason
 
 
 def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
-    """All simpler forms: first those without what the failure names, then by how often each part is the cause."""
+    """All simpler forms: first those without the cause of the failure, then those without the parts that often fail."""
     result = known.judge.result(settings) or TrialResult(Outcome.SKIPPED)
     causes, late = result.causes, result.outcome is Outcome.TIMED_OUT
     graph, precision, others = (forms(known, settings) for forms in (_graph, _precision, _others))
     compiling = _compiling(known, settings, result)
-    if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
+    if result.measured or result.outcome is Outcome.NON_FINITE:  # ran, but changed too much or took too much memory
         fits = known.judge.goal.fits(result)
         return chain(precision, others, graph, compiling) if fits else chain(graph, compiling, others, precision)
     first: Iterable[Settings] = ()
@@ -144,7 +144,7 @@ def _forms(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Captured in another way: around the loss, or with its tensors made on the GPU. Then in parts, then not at all."""
+    """Settings that capture differently: around the loss, or with tensors created on the GPU; in parts; not at all."""
     if not settings.get(GRAPH):
         return
     result, without = known.judge.result(settings), settings.without(GRAPH).without(ON_DEVICE)
@@ -160,19 +160,19 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def compiled_without_loss(settings: Settings) -> Settings:
-    """Settings that compile the model alone if the loss stays outside the CUDA graphs."""
+    """The settings, changed to compile the model alone if the loss stays outside the CUDA graphs."""
     if settings.get(GRAPH) != AROUND_LOSS or settings.get(COMPILE_SCOPE) != "with_loss":
         return settings
     return settings.without(COMPILE_SCOPE).with_value(COMPILE_MODE, "default")
 
 
 def _compiling(known: Known, settings: Settings, result: TrialResult) -> Iterator[Settings]:
-    """Less compiled: the model alone, its repeated blocks, nothing; after a time-out only what takes less."""
+    """Settings that compile less: the model alone, its repeated blocks, nothing; after a time-out only the shorter."""
     if not known.plan.catalog.compiles(settings):
         return
     rest = settings.without(COMPILE_SCOPE).without(COMPILE_MODE)
     scope = settings.get(COMPILE_SCOPE, "model")
-    if Cause.DOUBLE_BACKWARD not in result.causes:  # which no compiled code has
+    if Cause.DOUBLE_BACKWARD not in result.causes:  # compiled code never supports it
         if settings.get(COMPILE_MODE, "default") != "default":
             yield settings.with_value(COMPILE_MODE, "default")
         if scope == "with_loss" and result.outcome is not Outcome.TIMED_OUT:
@@ -192,7 +192,7 @@ def _precision(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _others(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Without one of the other settings, those that are applied last first; those of the data fail least often."""
+    """The settings without one of the others, the last applied first; data settings last, since they rarely fail."""
     special = {GRAPH, COMPILE_MODE, COMPILE_SCOPE, *_PRECISION}
     recipes = [recipe for recipe, _ in reversed(known.plan.catalog.in_order(settings)) if recipe.key not in special]
     for recipe in sorted(recipes, key=lambda recipe: recipe.stage is Stage.DATA):

@@ -16,7 +16,7 @@ from advisor.source.reading import relevant
 
 # The activities of a session before its first step.
 _LOADING = ("", "starting", events.BUILDING, "loading the model")
-# The fields of the state that an event sets, and the event's own fields.
+# The fields of the state that an event sets, and the matching fields of the event.
 _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.GoalSet: {"goal": "goal", "session_id": "session_id"},
     events.HardwareFound: {"hardware": "hardware"},
@@ -33,7 +33,7 @@ _SET_BY: dict[type[events.Event], dict[str, str]] = {
     events.Ranked: {"ranked": "recommendations"},
     events.Paused: {"paused": "waiting"},
 }
-# Events after which no trial runs: one runs at a time, and nothing is measured or ranked meanwhile.
+# After these events no trial runs: trials run one at a time, and nothing is measured or ranked during a trial.
 _NOTHING_RUNS = (
     events.TrialEnded,
     events.TrialMeasured,
@@ -50,10 +50,10 @@ class SessionState:
 
     ``live_ms`` are the step times of the running trial's blocks so far.
 
-    ``measured_stack`` is the stack that was measured last, and ``ranked`` are the recommendations beside it; ``stack``
-    and ``recommendations`` follow the person's decisions at once.
+    ``measured_stack`` is the stack that was measured last, and ``ranked`` are its recommendations; ``stack`` and
+    ``recommendations`` follow the person's decisions at once.
 
-    ``sets_tried`` are the settings that were tried together, also where they failed; ``combinations`` can be used.
+    ``sets_tried`` are all settings that were tried together, even if they failed; ``combinations`` are the usable ones.
     """
 
     goal: Goal = field(default_factory=Goal)
@@ -99,32 +99,32 @@ class SessionState:
         return state
 
     def snapshot(self) -> SessionState:
-        """A copy that later events do not change: for another thread."""
+        """A copy for another thread, which later events do not change."""
         return replace(self, **{name: copy(value) for name, value in vars(self).items()})
 
     @property
     def is_loading(self) -> bool:
-        """Whether the model is being loaded: no step of it has run yet."""
+        """Whether the model is being loaded and no step of it has run yet."""
         return self.facts is None and self.baseline is None and self.activity in _LOADING
 
     @property
     def yardstick(self) -> Yardstick | None:
-        """The goal and the baseline that results are held against; None before the baseline is measured."""
+        """The goal and the baseline with which results are compared; None before the baseline is measured."""
         return Yardstick(self.goal, self.baseline) if self.baseline else None
 
     @property
     def mode(self) -> records.Mode:
-        """The mode of the workload; training until that is known."""
+        """The mode of the workload; training until the mode is known."""
         return self.facts.workload.mode if self.facts else records.Mode.TRAIN
 
     @property
     def profile(self) -> records.Profile | None:
-        """The baseline's profile; None until it was taken."""
+        """The baseline's profile; None before it is taken."""
         return self.facts.profile if self.facts else None
 
     @property
     def baseline_bytes(self) -> int | None:
-        """The baseline's peak reserved memory, in bytes; None while it is not known."""
+        """The baseline's peak reserved memory, in bytes; None before it is known."""
         return self.baseline.result.peak_reserved_bytes if self.baseline else None
 
     @property
@@ -150,7 +150,7 @@ class SessionState:
                 if event.value is not None:
                     self.accepted_values[event.recipe] = event.value
             case events.StackMeasured():
-                self.verification = None  # it was of a file with the stack before
+                self.verification = None  # it was about a file with the previous stack
             case events.SessionFailed():
                 self.failure = event
             case events.SessionFinished():
@@ -186,7 +186,7 @@ class SessionState:
         return tuple(recipe for recipe, decision in self.decisions.items() if decision is Decision.REJECTED)
 
     def has_run(self, name: str) -> bool:
-        """Whether a candidate was tried, alone or with others, so that trying it is trying it again."""
+        """Whether a candidate was tried, alone or with others, so that trying it is a repeat."""
         record = self.trials.get(name)
         return record is not None and record.result.outcome is not records.Outcome.SKIPPED
 
@@ -200,23 +200,23 @@ class SessionState:
 
     @property
     def candidates(self) -> dict[str, records.Candidate]:
-        """All candidates by their names: those of the plan in its order, then others that were tried."""
+        """All candidates by name: first those of the plan in its order, then others that were tried."""
         return {c.name: c for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
 
     @property
     def _owners(self) -> dict[str, str]:
-        """The recipes of the settings that are known."""
+        """The recipe of each known setting."""
         tried = (record.candidate for record in self.trials.values())
         return {candidate.key: candidate.recipe for candidate in (*self.planned, *tried)}
 
     @property
     def recommendations(self) -> tuple[records.Recommendation, ...]:
-        """The recommendations, best first; of rejected recipes none is in the stack."""
+        """The recommendations, best first; those of rejected recipes are not in the stack."""
         return tuple(replace(item, in_stack=False) if item.recipe in self.rejected else item for item in self.ranked)
 
     @property
     def stack(self) -> records.StackRecord | None:
-        """The stack, less what the person rejected: the rest has no figures until it has been measured."""
+        """The stack without what the person rejected. It has no figures until it has been measured again."""
         stack, rejected, owners = self.measured_stack, self.rejected, self._owners if self.rejected else {}
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in rejected} if stack else {}
         if stack is None or not gone:

@@ -1,1 +1,1 @@
-"""Numbers: statistics, the roof, the sweep, and how a person reads them. Pure functions."""
+"""Numbers: statistics, the roof, the sweep, and their text for people. Pure functions."""

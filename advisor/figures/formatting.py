@@ -1,6 +1,6 @@
-"""Numbers as a person reads them. Pure functions, shared by the app, the headless reporter and the exports.
+"""Formats numbers for people. Pure functions that the app, the headless reporter and the exports share.
 
-A missing number reads ``–``. A speed-up never stands without its interval, and one that shows no change has no figure.
+A missing number is ``–``. A speed-up always has its interval; one that shows no change has no figure.
 """
 
 # ruff: noqa: RUF001, RUF002 - the en dash stands between the ends of an interval
@@ -23,8 +23,8 @@ from advisor.records import (
 )
 
 MISSING = "–"
-# Characters that a terminal would obey (C0 but tab and line feed, C1), that hide or turn text (separators, directions),
-# and halves of surrogate pairs, which no file can hold.
+# Characters that a terminal would obey (C0 without tab and line feed, C1), that hide or turn text (separators,
+# directions), and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
@@ -32,7 +32,7 @@ _OUTCOMES = {outcome: outcome.value.replace("_", " ") for outcome in Outcome} | 
 
 
 def printable(text: str) -> str:
-    """Text of the user's with its control characters shown, ESC as ``\\x1b``; tabs and ends of lines stay."""
+    """The user's text with control characters made visible (ESC as ``\\x1b``); tabs and ends of lines stay."""
     return CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
@@ -42,7 +42,7 @@ def plain(text: str) -> str:
 
 
 def printable_in(value: Any) -> Any:
-    """Built-in values, as in JSON, with control characters in all texts made visible."""
+    """Built-in values (as in JSON) with the control characters in all texts made visible."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -53,14 +53,14 @@ def printable_in(value: Any) -> Any:
 
 
 def format_ratio(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, ``1.62x (1.60–1.64)``; where it shows no change ``same`` or ``unclear``."""
+    """A speed-up with its interval, ``1.62x (1.60–1.64)``; ``same`` or ``unclear`` if it shows no change."""
     if comparison is None:
         return MISSING
     return format_interval(comparison) if comparison.verdict.is_change else comparison.verdict.value
 
 
 def format_interval(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also one that shows no change: ``1.002x (0.996–1.008)``."""
+    """A speed-up with its interval, even if it shows no change: ``1.002x (0.996–1.008)``."""
     if comparison is None:
         return MISSING
     half_width, digits = (comparison.ci_high - comparison.ci_low) / 2, 2
@@ -73,18 +73,18 @@ def format_interval(comparison: Comparison | None) -> str:
 
 
 def interval_or_words(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, also if it shows no change; in words if the interval says nothing."""
+    """A speed-up with its interval, even if it shows no change; in words if the interval says nothing."""
     tells_nothing = comparison is not None and comparison.is_open
     return Verdict.UNCLEAR.value if tells_nothing else format_interval(comparison)
 
 
 def format_within(half_width: float) -> str:
-    """Half the width of an interval, as a share: ``±0.4 %``; of one that says nothing ``±>100 %``."""
+    """Half the width of an interval as a share: ``±0.4 %``; ``±>100 %`` if the interval says nothing."""
     return f"±{format_percent(half_width, digits=1)}" if half_width < 1 else "±>100 %"
 
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:
-    """A share of 0 to 1 in per cent: ``42 %``; what rounds to nothing but is not reads ``<1 %``."""
+    """A share of 0 to 1 in per cent: ``42 %``; a share that rounds to nothing but is not zero is ``<1 %``."""
     if share is None or not math.isfinite(share):
         return MISSING
     smallest = 10.0**-digits
@@ -104,7 +104,7 @@ def format_bytes(size_bytes: float | None) -> str:
 
 
 def format_change(new: float | None, old: float | None) -> str:
-    """The relative change of a figure: ``-48 %``, ``same`` below half a per cent, ``3.8x as much`` above a hundred."""
+    """The relative change of a figure: ``-48 %``; ``same`` below half a per cent; ``3.8x as much`` above a hundred."""
     if new is None or not old or not math.isfinite(new) or not math.isfinite(old):
         return MISSING
     change = new / old - 1
@@ -163,7 +163,7 @@ def format_count(count: float | None) -> str:
 
 
 def format_amount(amount: float, unit: str) -> str:
-    """An amount of a unit that takes prefixes: ``512 FLOP``, ``1.23 GFLOP``."""
+    """An amount with a unit and its prefix: ``512 FLOP``, ``1.23 GFLOP``."""
     return f"{format_count(amount)}{unit}" if abs(amount) >= 10_000 else f"{_three_digits(amount)} {unit}"
 
 
@@ -188,20 +188,20 @@ def format_numerics(numerics: NumericsResult | None) -> str:
 
 
 def format_outcome(result: TrialResult) -> str:
-    """The outcome of a trial, with the reason when it did not measure: ``out of memory: tried to allocate 2 GiB``."""
+    """The outcome of a trial, with the reason if it failed: ``out of memory: tried to allocate 2 GiB``."""
     words = _OUTCOMES[result.outcome]
     reason = " ".join(result.reason.split())
     return f"{words}: {reason}" if reason and result.outcome is not Outcome.MEASURED else words
 
 
 def format_pending(stack: StackRecord) -> str:
-    """The rest of a stack after rejections: ``2 settings, not measured since you ...``."""
+    """The settings of a stack that are left after rejections: ``2 settings, not measured since you ...``."""
     count = len(stack.settings)
     return f"{count or 'no'} setting{'' if count == 1 else 's'}, {stack.result.reason}"
 
 
 def format_worth(record: TrialRecord) -> str:
-    """The gain of a setting that is on already, from the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
+    """The gain of a setting that is already on, from the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
     comparison = record.comparison
     if comparison is None or not comparison.verdict.is_change:
         unclear = comparison is not None and comparison.verdict is Verdict.UNCLEAR
@@ -220,20 +220,20 @@ def counted(count: int, thing: str) -> str:
 
 
 def format_first(words: Sequence[str], most: int, between: str = ", ") -> str:
-    """The first of some words, and how many others there are: ``a, b and 3 more``; empty for none."""
+    """The first of some words, and the number of the others: ``a, b and 3 more``; empty for none."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
 
 
 def format_break_even(steps: int | None) -> str:
-    """The step after which a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
+    """The step after which a slower start pays off: ``at once``, ``after 1,200 steps``, ``never``."""
     if steps is None:
         return "never"
     return f"after {format_count(steps)} step{'' if steps == 1 else 's'}" if steps else "at once"
 
 
 def format_setting(key: str, value: Value) -> str:
-    """A setting as YAML spells it: ``precision.autocast: bfloat16``."""
+    """A setting in YAML's notation: ``precision.autocast: bfloat16``."""
     return f"{key}: {text_of(value)}"
 
 

@@ -1,4 +1,4 @@
-"""Values of options as people write them, for the command line and ``advisor.tune``. Each mistake is a UsageError."""
+"""Values of options as people write them, for the command line and ``advisor.tune``. Mistakes raise UsageError."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 @contextmanager
 def named(option: str) -> Iterator[None]:
-    """Inside this context a UsageError begins with the name of the option or argument that is read."""
+    """Inside this context, a UsageError begins with the name of the option or argument that is read."""
     try:
         yield
     except UsageError as error:
@@ -27,7 +27,7 @@ def count_of(text: str, hint: str = "Write one such as 64.") -> int:
     count = text.strip()
     if not re.fullmatch(r"0*[1-9]\d{0,17}", count, re.ASCII):
         raise UsageError(f"{text!r} is not a positive whole number.", hint)
-    return int(count)  # which takes fewer characters for blanks than strip()
+    return int(count)  # int() accepts fewer kinds of blanks than strip()
 
 
 def device_of(text: str) -> str:
@@ -41,7 +41,7 @@ def device_of(text: str) -> str:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The words of a list such as ``autocast,compile``, each once. Raises UsageError when it is empty."""
+    """The words of a list such as ``autocast,compile``, each once. Raises UsageError if it is empty."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise UsageError("an empty list names no recipe.", "Write ids such as autocast,channels_last.")
@@ -49,7 +49,7 @@ def names_of(text: str) -> tuple[str, ...]:
 
 
 def choice_of(kind: type[_E]) -> Callable[[str], _E]:
-    """A parser for the values of an enumeration, which raises UsageError for any other word."""
+    """A parser for the values of an enumeration. It raises UsageError for any other word."""
 
     def parse_choice(text: str) -> _E:
         try:
@@ -67,7 +67,7 @@ def alternatives(words: Sequence[str]) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``5m``, ``1h`` or ``1h30m``. Raises UsageError unless it is a positive duration."""
+    """The seconds of ``90``, ``90s``, ``5m``, ``1h`` or ``1h30m``. Raises UsageError unless they are positive."""
     number = r"(\d+(?:\.\d+)?)"
     match = re.fullmatch(rf"{number}|(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip().lower(), re.ASCII)
     parts = [float(part) if part else 0.0 for part in match.groups()] if match else [0.0]

@@ -1,6 +1,6 @@
 """The distance between a step and the machine's peak rates, and upper bounds for shortening a part of a step.
 
-Pure functions on a profile: the search, the app and the reports share them.
+Pure functions on a profile, which the search, the app and the reports share.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from advisor.figures.formatting import format_percent, format_rate
 from advisor.records import Phase, Profile, Value
 
-# A step that waits for its data for a larger share than this is bound by its input.
+# A step that waits for data for a larger share than this is bound by its input.
 INPUT_BOUND_SHARE = 0.3
-# A bound of a hundred times says no more than that the phases are all of the step.
+# A bound of a hundred times only says that the phases are the whole step.
 _MOST_OF_A_STEP = 0.99
 _HALF = ("bfloat16", "float16")
 
@@ -19,7 +19,7 @@ _HALF = ("bfloat16", "float16")
 def step_roof_share(profile: Profile) -> float | None:
     """The arithmetic rate of the profiled step over the machine's matrix-product rate, about 0 to 1.
 
-    None without FLOPs or without a measured rate for the type that the step computes in.
+    None without FLOPs, or without a measured rate for the type in which the step computes.
     """
     return _share(profile.flops_per_step, profile.ceiling_flops_per_s, profile)
 
@@ -27,13 +27,13 @@ def step_roof_share(profile: Profile) -> float | None:
 def step_copy_share(profile: Profile) -> float | None:
     """The bytes that the step's operators read and write per second over the machine's copy rate.
 
-    It is an estimate (each operator's tensors counted once), and above 1 where caches serve much of them.
+    It is an estimate (each operator's tensors count once). It exceeds 1 if caches serve many of them.
     """
     return _share(profile.moved_bytes_per_step, profile.copy_bytes_per_s, profile)
 
 
 def overhead_share(profile: Profile) -> float | None:
-    """The share of a step, 0 to 1, that calling operators costs apart from their work; None when not counted."""
+    """The share of a step, 0 to 1, that calling operators costs apart from their work; None if not counted."""
     if profile.calls_per_step is None or profile.call_overhead_s is None:
         return None
     return min(1.0, profile.calls_per_step * profile.call_overhead_s / (profile.step_ms / 1e3))
@@ -56,10 +56,10 @@ class RoofShare:
 def roof_share(
     profile: Profile, samples_per_s: float | None, batch_size: int | None, dtype: str | None
 ) -> RoofShare | None:
-    """The share of the roof that a throughput reaches, before or after settings were applied; None where not known.
+    """The share of the roof that a throughput reaches, before or after settings were applied; None if not known.
 
-    ``batch_size`` is the profiled step's (not that of the throughput: a sample takes the same work in any batch), and
-    ``dtype`` the type that the settings compute in, see :func:`dtype_under`.
+    ``batch_size`` is the profiled step's, not the throughput's: a sample takes the same work in any batch. ``dtype`` is
+    the type in which the settings compute, see :func:`dtype_under`.
     """
     ceiling = profile.ceilings.matmul_flops_per_s.get(dtype or "") if profile.ceilings else None
     if not (dtype and ceiling and profile.flops_per_step and batch_size and samples_per_s):
@@ -70,14 +70,14 @@ def roof_share(
 def dtype_under(profile: Profile, settings: Mapping[str, Value]) -> str | None:
     """The number type of most arithmetic when these settings are added to the user's own.
 
-    None if they switch off a type that the profile was taken with: the type without it was not measured.
+    None if they switch off a type that was on in the profile, since the type without it was not measured.
     """
     chosen = [settings.get(key) for key in ("precision.autocast", "precision.weights")]
     half = next((dtype for dtype in chosen if dtype in _HALF), None)
     if half is not None:
         return str(half)
     profiled = profile.ceiling_dtype
-    if profiled in _HALF and "none" in chosen:  # what was switched off hid the type of the parameters
+    if profiled in _HALF and "none" in chosen:  # the type that was switched off hid the type of the parameters
         return None
     precision = settings.get("precision.float32_matmul")
     if profiled in ("float32", "tf32") and precision is not None:
@@ -86,11 +86,11 @@ def dtype_under(profile: Profile, settings: Mapping[str, Value]) -> str | None:
 
 
 def upper_bound(profile: Profile, phases: Iterable[Phase]) -> float | None:
-    """The largest speed-up that shortening these phases to nothing can give; None when none of them was measured.
+    """The largest speed-up that shortening these phases to nothing can give; None if none of them was measured.
 
-    Amdahl's law on the instrumented phases over the timed step. Those are synchronised at each boundary and so not
-    shorter than their share of a step whose parts overlap: the true gain is no larger, apart from the measurement's
-    noise.
+    It is Amdahl's law with the instrumented phases and the timed step. Instrumented phases are synchronised at each
+    boundary, so they are not shorter than their share of a step whose parts overlap. The true gain is no larger, apart
+    from noise.
     """
     measured = [profile.phases[phase] for phase in phases if phase in profile.phases]
     if not measured or profile.step_ms <= 0:
@@ -99,5 +99,5 @@ def upper_bound(profile: Profile, phases: Iterable[Phase]) -> float | None:
 
 
 def _share(amount: float | None, peak_per_s: float | None, profile: Profile) -> float | None:
-    """The rate of a step over the machine's peak rate; ``amount`` is what one step computes or moves."""
+    """The rate of a step divided by the machine's peak rate; ``amount`` is what one step computes or moves."""
     return amount / (profile.step_ms / 1e3) / peak_per_s if amount and peak_per_s and profile.step_ms > 0 else None

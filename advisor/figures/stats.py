@@ -1,16 +1,16 @@
 """How results are compared, on one page: pure functions, without numpy so that the app starts fast.
 
-The rate of a process is the median over its blocks, in samples per second. A side of a comparison is the processes of
-the same settings; its rate is the mean of their logarithms. The logarithm of the ratio of two sides has a variance of
+The rate of a process is the median over its blocks, in samples per second. A side of a comparison is all processes of
+the same settings; its rate is the mean of their logarithms. The variance of the logarithm of the ratio of two sides has
 two parts:
 
 - blocks within a process, by the standard error of their median;
-- processes of the same settings, whose standard deviation is pooled over the session and shrunk towards a prior, which
-  is known from other machines and counts as four degrees of freedom unless most of the processes contradict it.
+- processes of the same settings. Their standard deviation is pooled over the session and shrunk towards a prior. The
+  prior is known from other machines and counts as four degrees of freedom, unless most processes contradict it.
 
-The interval is the estimate plus and minus Student's quantile times the root of that variance. The quantile has the
-degrees of freedom of the second part, which are four at least. So one odd run widens an interval and cannot erase a
-doubled speed. Nothing else stands beside the interval: it is the noise.
+The interval is the estimate plus and minus Student's quantile times the root of that variance. The quantile uses the
+degrees of freedom of the second part, at least four. So one odd run widens an interval but cannot erase a doubled
+speed. No other figure for the noise is used.
 """
 
 import math
@@ -20,15 +20,15 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, median, median_low
 from typing import NamedTuple
 
-# The levels of intervals: of what the search chooses among many, and of what is then measured again by processes that
-# chose nothing. At 99 %, one of a hundred settings that do nothing is called different.
+# The levels of intervals: for the choice of the search among many, and for the later measurement by processes that were
+# not chosen by their result. At 99 %, one of a hundred settings that do nothing is called different.
 SELECTION, REPORT = 0.99, 0.95
 # The weight of the prior in degrees of freedom. With four, Student's quantile is 2.8 for 95 % and 4.6 for 99 %.
 PRIOR_DEGREES = 4.0
-# The farthest that a process counts to lie from the median of its group, as the logarithm of a ratio. With it, one odd
-# run in three or four leaves the 99 % interval of a doubled speed above 1.01.
+# The largest distance from the median of its group with which a process counts, as the logarithm of a ratio. With this
+# limit, one odd run in three or four leaves the 99 % interval of a doubled speed above 1.01.
 FARTHEST = math.log(1.28)
-# Fewer blocks than this are too few for an interval of their median by order statistics: five hold it in 94 % of cases.
+# Fewest blocks for an interval of their median by order statistics: five contain it in 94 % of cases.
 FEWEST_BLOCKS = 5
 
 
@@ -51,10 +51,10 @@ class ProcessSpread:
 def process_spread(groups: Sequence[Sequence[float]], *, prior: float) -> ProcessSpread:
     """The spread between processes, from groups of their rates; the processes of one group have the same settings.
 
-    ``prior`` is the standard deviation expected before any was repeated, as a share. The variances within the groups
-    are pooled with it (Gelman et al., Bayesian Data Analysis, section 2.6: a scaled inverse chi-squared prior). It
-    loses its weight where most of the processes, not only one, lie farther apart than it says. A group of one process
-    adds nothing.
+    ``prior`` is the standard deviation assumed before any repeat, as a share. The variances within the groups are
+    pooled with it (Gelman et al., Bayesian Data Analysis, section 2.6: a scaled inverse chi-squared prior). It loses
+    its weight if most of the processes, not only one, lie farther apart than it says. A group of one process adds
+    nothing.
     """
     limited = [_limited([math.log(rate) for rate in rates]) for rates in groups if len(rates) > 1]
     squares = math.fsum((log - fmean(logs)) ** 2 for logs in limited for log in logs)
@@ -64,14 +64,14 @@ def process_spread(groups: Sequence[Sequence[float]], *, prior: float) -> Proces
 
 
 def _typical(groups: Sequence[Sequence[float]]) -> float:
-    """The standard deviation that most of the log rates show, each within its group; one odd run does not move it.
+    """The standard deviation that most of the log rates show within their groups; one odd run does not change it.
 
-    The median of what they are off the median of their group, over that of a normal distribution.
+    It is the median of their distances from the medians of their groups, divided by that of a normal distribution.
     """
     off: list[float] = []
     for logs in groups:
         middle, shrunk = median(logs), math.sqrt(1 - 1 / len(logs))
-        off += sorted(abs(log - middle) / shrunk for log in logs)[1:]  # as many as they have degrees of freedom
+        off += sorted(abs(log - middle) / shrunk for log in logs)[1:]  # as many as there are degrees of freedom
     return max(median_low(off) / NormalDist().inv_cdf(0.75), math.ulp(1.0))
 
 
@@ -85,8 +85,8 @@ def ratio_interval(
 ) -> Interval:
     """The ratio ``new / old`` of the rates of two sides, with its interval.
 
-    Each side holds one list a process: the samples per second of its blocks. ``spread`` is that of processes of the
-    new settings, ``old_spread`` of the old ones where it is another. A process counts once however many blocks it has.
+    Each side has one list per process: the samples per second of its blocks. ``spread`` belongs to processes of the new
+    settings, ``old_spread`` to the old ones if it differs. A process counts once, however many blocks it has.
     """
     old_spread = old_spread or spread
     estimate = _side(new) - _side(old)
@@ -97,9 +97,9 @@ def ratio_interval(
 def paired_interval(new: Sequence[float], old: Sequence[float], spread: ProcessSpread) -> Interval:
     """The ratio of the rates of two live processes whose blocks took turns, with its interval.
 
-    ``new[i]`` and ``old[i]`` were timed next to each other, so that what slows the machine during both cancels in their
-    ratio: the ratio of each pair is one value, and the estimate is their median. Two live processes differ as well, by
-    ``spread``. Raises ValueError when the lengths differ.
+    ``new[i]`` and ``old[i]`` were timed next to each other, so slowdowns of the machine during both cancel in their
+    ratio. The ratio of each pair is one value, and the estimate is the median of these. Two live processes also differ
+    by ``spread``. Raises ValueError if the lengths differ.
     """
     ratios = [mine / other for mine, other in zip(new, old, strict=True)]
     variance = median_error(ratios) ** 2 + 2 * spread.sigma**2
@@ -107,22 +107,22 @@ def paired_interval(new: Sequence[float], old: Sequence[float], spread: ProcessS
 
 
 def mean_rate(rates: Sequence[float]) -> float:
-    """The rate of processes of the same settings: the mean of their logarithms, as :func:`ratio_interval` has it."""
+    """The rate of processes of the same settings: the mean of their logarithms, as in :func:`ratio_interval`."""
     return math.exp(fmean(_limited([math.log(rate) for rate in rates])))
 
 
 def side_variance(side: Sequence[Sequence[float]], spread: ProcessSpread) -> float:
-    """The variance of the log rate of a side: of the processes, and of the blocks within each."""
+    """The variance of the log rate of a side, from its processes and from the blocks within each."""
     blocks = fmean(median_error(run) ** 2 for run in side)
     return (spread.sigma**2 + blocks) / len(side)
 
 
 def median_error(rates: Sequence[float]) -> float:
-    """The standard error of the logarithm of the median of a process's blocks; 0 of one block.
+    """The standard error of the logarithm of the median of a process's blocks; 0 for one block.
 
-    Half the distance of the two blocks that hold the median in 95 % of cases, in normal quantiles (McKean and Schrader,
-    A Comparison of Methods for Studentizing the Sample Median, 1984). Of two to four blocks, their range over one less
-    than their number, which with Student's quantile covers as much.
+    It is half the distance of the two blocks that enclose the median in 95 % of cases, in normal quantiles (McKean and
+    Schrader, A Comparison of Methods for Studentizing the Sample Median, 1984). For two to four blocks, it is their
+    range divided by one less than their number, which covers as much with Student's quantile.
     """
     ordered, count = sorted(rates), len(rates)
     if count < FEWEST_BLOCKS:
@@ -132,11 +132,11 @@ def median_error(rates: Sequence[float]) -> float:
     return math.log(ordered[count - 1 - place] / ordered[place]) / (2 * z)
 
 
-@lru_cache(maxsize=1024)  # a search asks for few degrees of freedom, thousands of times
+@lru_cache(maxsize=1024)  # a search needs few degrees of freedom, thousands of times
 def student_quantile(degrees: float, confidence: float) -> float:
-    """The two-sided quantile of Student's t distribution, within 1 % from four degrees of freedom on.
+    """The two-sided quantile of Student's t distribution, with an error below 1 % from four degrees of freedom on.
 
-    The expansion about the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    It is the expansion about the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     terms = (
@@ -165,7 +165,7 @@ def _side(side: Sequence[Sequence[float]]) -> float:
 
 
 def _limited(logs: Sequence[float]) -> list[float]:
-    """Log rates of processes of the same settings, none farther than ``FARTHEST`` from their median."""
+    """Log rates of processes of the same settings, limited to ``FARTHEST`` from their median."""
     middle = median(logs)
     return [middle + max(-FARTHEST, min(FARTHEST, log - middle)) for log in logs]
 
@@ -176,6 +176,6 @@ def largest_difference(ratios: Sequence[float]) -> float:
 
 
 def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:
-    """Steps after which a slower start has paid back: 0 when it is not slower, None when the step is not faster."""
+    """Steps after which a slower start pays off: 0 if it is not slower, None if the step is not faster."""
     saved = old_step_s - new_step_s
     return None if saved <= 0 else max(0, math.ceil(extra_start_s / saved))

@@ -1,4 +1,4 @@
-"""The sweep over batch sizes: its points, its knee, and how it reads as a table. Pure functions."""
+"""The sweep over batch sizes: its points, its knee and its table. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from advisor.figures.formatting import format_bytes, format_ms, format_rate
 from advisor.records import BaselineRecord, Latency, Outcome, TrialRecord, Value, Verdict
 
 RECIPE = "batch_size"
-# A size within this of the best rate is as good, and smaller in memory and latency.
+# A size within this share of the best rate is as good, and needs less memory and time per step.
 KNEE_TOLERANCE = 0.03
-# Largest share of the device's memory for a batch: fragmentation, validation and other batches need the rest.
+# Largest share of the device's memory for a batch: fragmentation, validation and other batches need some, too.
 USABLE_MEMORY = 0.9
 _PERCENTILES = ("p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One batch size: step time, samples per second and peak reserved memory; None where it did not run."""
+    """One batch size: step time, samples per second and peak reserved memory; None for figures of a failed run."""
 
     size: int
     step_ms: float | None = None
     samples_per_s: float | None = None
     peak_reserved_bytes: int | None = None
-    problem: str = ""  # why it did not run, or should not be used; empty for a size that is fit to use
-    own: bool = False  # the baseline's size
-    undecided: bool = False  # its rate cannot be told from the baseline's
+    problem: str = ""  # why it did not run or should not be used; empty for a usable size
+    own: bool = False  # whether it is the baseline's size
+    undecided: bool = False  # whether its rate may equal the baseline's
     latency: Latency | None = None  # of single calls
 
     @property
     def usable(self) -> bool:
-        """Whether it was measured and nothing speaks against it."""
+        """Whether it was measured and has no problem."""
         return self.samples_per_s is not None and not self.problem
 
 
@@ -40,17 +40,17 @@ def sweep_points(
     memory_bytes: int | None = None,
     latency_limit_ms: float | None = None,
 ) -> tuple[SweepPoint, ...]:
-    """The points of the sweep by size, the baseline's own among them; values that were skipped are left out.
+    """The points of the sweep by size, including the baseline's own; values that were skipped are left out.
 
-    ``memory_bytes`` is the device's memory: a size whose peak comes within the safety margin of it is not usable. Nor
-    is one whose calls exceed ``latency_limit_ms`` in their 95th percentile.
+    ``memory_bytes`` is the device's memory: a size whose peak is within the safety margin of it is not usable. Neither
+    is a size whose calls exceed ``latency_limit_ms`` in their 95th percentile.
     """
     tried = (record for record in records if record.candidate.recipe == RECIPE and record.alone)
     measured: dict[Value | None, BaselineRecord | TrialRecord] = {baseline.result.batch_size: baseline}
     measured |= {record.candidate.value: record for record in tried if record.result.outcome is not Outcome.SKIPPED}
     points = {}
     for size, record in measured.items():
-        if not (size and isinstance(size, int)):  # what a damaged journal may hold otherwise
+        if not (size and isinstance(size, int)):  # a damaged journal may have other values
             continue
         own, result, peak, problem = record is baseline, record.result, record.result.peak_reserved_bytes, ""
         if result.outcome is Outcome.OUT_OF_MEMORY:
@@ -69,10 +69,10 @@ def sweep_points(
 
 
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
-    """The smallest usable size whose rate is nearly the best; None for none.
+    """The smallest usable size whose rate is nearly the best; None if no size is usable.
 
-    A size that cannot be told from the baseline has the baseline's rate. Beyond the knee a larger batch buys memory use
-    and latency only.
+    A size that may equal the baseline has the baseline's rate. Beyond the knee, a larger batch only costs memory and
+    latency.
     """
     own = next((point.samples_per_s for point in points if point.own), None)
     rates = {point.size: (own if point.undecided else point.samples_per_s) or 0.0 for point in points if point.usable}
@@ -81,7 +81,7 @@ def knee_of(points: Sequence[SweepPoint]) -> int | None:
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[dict[str, str]]:
-    """The cells of each size by their headings. The gain is that over the smallest size."""
+    """The cells of each size by their headings. The gain is relative to the smallest size."""
     recommended = knee_of(points)
     first = next((point.samples_per_s for point in points if point.samples_per_s), None)
     rows = []

@@ -1,1 +1,1 @@
-"""The meaning of results: ratios between runs with intervals, and whether two runs compute the same."""
+"""What results mean: ratios between runs with their intervals, and whether two runs compute the same."""

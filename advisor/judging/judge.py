@@ -1,7 +1,7 @@
 """The judge: holds every run of the experiment and compares combinations of settings.
 
-A value: each run makes a new judge. What it says follows from the runs alone, so a retry, a resumed session and a
-longer budget judge by the same evidence. The arithmetic is that of ``figures/stats.py``.
+The judge is a frozen value: each run makes a new one. Its answers depend only on the runs, so a retry, a resumed
+session and a longer budget judge by the same evidence. The arithmetic is in ``figures/stats.py``.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from advisor.records import (
 )
 
 BASELINE = Settings()
-# The control's: they change nothing but the random streams.
+# The settings of the control: they change nothing but the random streams.
 CONTROL_SETTINGS = Settings({"control.noop": True})
-# Where other programs take cores or the GPU, the whole interval of the turns has to lie above this to confirm anything.
+# While other programs take cores or the GPU, turns confirm settings only if their whole interval lies above this.
 _CONFIRMED_WHERE_BUSY = 1.1
 _EVEN, _MUCH_BETTER, _MUCH_WORSE = Interval(1.0, 1.0, 1.0), Interval(2.0, 2.0, 2.0), Interval(0.5, 0.5, 0.5)
 
@@ -58,7 +58,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def cached(method: MethodT) -> MethodT:
-    """A method of a frozen value that works each answer out once, by its arguments: each move asks the same."""
+    """A method of a frozen value that caches its answers by its arguments, since each move asks for the same ones."""
     place = f"_{method.__name__}_cached"
 
     @functools.wraps(method)
@@ -79,7 +79,7 @@ class Judge:
     mode: Mode
     baseline: TrialResult  # the first run of the user's own settings
     goal: Goal = field(default_factory=Goal)
-    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)  # failed ones, the control's too
+    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)  # with failed runs and the control's
     in_turn: Mapping[Settings, Turns] = field(default_factory=dict)  # with the baseline
     reference: TrialResult | None = None  # the baseline's first steps in a higher precision
     own_rounding: float = 0.0  # the unit round-off of the user's own arithmetic
@@ -89,14 +89,14 @@ class Judge:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def with_run(self, settings: Settings, result: TrialResult) -> Judge:
-        """The judge with one more run. A result that is not finite where the baseline's is counts as a failure."""
+        """The judge with one more run. A result that is not finite counts as a failure if the baseline is finite."""
         if result.measured and (reason := why_unusable(result, self.baseline)):
             hint = "Do not use this setting here."
             result = replace(result, outcome=Outcome.NON_FINITE, reason=reason, hint=hint)
         return replace(self, runs={**self.runs, settings: (*self.runs.get(settings, ()), result)})
 
     def with_turns(self, settings: Settings, turns: Turns) -> Judge:
-        """The judge with turns of these settings and the baseline, after earlier ones."""
+        """The judge with more turns of these settings and the baseline, added to earlier ones."""
         return replace(self, in_turn={**self.in_turn, settings: self.in_turn.get(settings, Turns()).with_more(turns)})
 
     # --- the baseline and the noise -------------------------------------------------------------------------------
@@ -114,23 +114,23 @@ class Judge:
 
     @property
     def controls(self) -> tuple[TrialResult, ...]:
-        """The runs of the control, the failed ones too."""
+        """The runs of the control, including failed ones."""
         return self.runs.get(CONTROL_SETTINGS, ())
 
     @functools.cached_property
     def unchanged_runs(self) -> tuple[TrialResult, ...]:
-        """The measured runs that changed nothing: those of the baseline, and the control's."""
+        """The measured runs that changed nothing: the baseline's and the control's."""
         return tuple(run for run in (*self.baseline_runs, *self.controls) if run.measured)
 
     @functools.cached_property
     def _timed_unchanged(self) -> tuple[TrialResult, ...]:
-        """The same, and the baseline as it was timed block by block in turns: at another time, so drift shows."""
+        """Runs that changed nothing, with the baseline's blocks from turns: from a later time, so they show drift."""
         in_turn = (turns.old[0] for turns in self.in_turn.values() if turns.by_block)
         return (*self.unchanged_runs, *in_turn)
 
     @property
     def apart(self) -> float:
-        """The share by which the fastest of the runs that changed nothing exceeded the slowest."""
+        """How much faster the fastest run that changed nothing was than the slowest, as a share."""
         found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 
@@ -140,27 +140,27 @@ class Judge:
 
     @cached
     def _spread(self, captured: bool) -> ProcessSpread:
-        """The spread of processes of captured steps, which the host's noise does not reach, or of others."""
+        """The spread between processes; captured steps have their own, since the host's noise does not affect them."""
         groups = [self._undisturbed_runs(one) for one in self.changed if is_captured(one) is captured]
         groups += [] if captured else [self._timed_unchanged]
-        # Only the loader makes a replayed graph vary.
+        # A replayed graph varies only because of the loader.
         prior = min(self.prior, DEVICE_BOUND) if captured and self.prior not in FED else self.prior
         return process_spread([[speed(run)[1] for run in group] for group in groups], prior=prior)
 
     @property
     def is_busy(self) -> bool:
-        """Whether other programs take cores or the GPU, or something else disturbed every run of the baseline."""
+        """Whether other programs take cores or the GPU, or every run of the baseline was disturbed."""
         return self.crowded or all(run.disturbed for run in self.baseline_runs)
 
     @functools.cached_property
     def spread(self) -> Spread:
-        """The largest differences in numerics between two runs of the baseline; the control counts as one."""
+        """The largest numerical differences between two runs of the baseline; the control counts as a run of it."""
         return spread_of(self.unchanged_runs)
 
     def baseline_record(self) -> BaselineRecord:
         """The baseline as the session reports it."""
         spread, side = self.spread_of(BASELINE), [rates(run.blocks) for run in self.baseline_runs]
-        # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
+        # The first run also inspected the model, which takes memory, so trials are compared with later runs.
         later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
         typical, all_runs = as_one(later or self.baseline_runs, peak=median), as_one(self.baseline_runs)
         result = replace(
@@ -182,10 +182,10 @@ class Judge:
 
     @functools.cached_property
     def yardstick(self) -> Yardstick:
-        """The yardstick of the session's goal."""
+        """The yardstick for the session's goal."""
         return Yardstick(self.goal, self.baseline_record())
 
-    # --- what is known of settings --------------------------------------------------------------------------------
+    # --- what is known about settings -------------------------------------------------------------------------------
 
     @cached
     def measured_runs(self, settings: Settings) -> tuple[TrialResult, ...]:
@@ -193,11 +193,11 @@ class Judge:
         return tuple(run for run in self.runs.get(settings, ()) if run.measured) if settings else self.baseline_runs
 
     def _undisturbed_runs(self, settings: Settings) -> tuple[TrialResult, ...]:
-        """The measured runs of these settings that nothing disturbed; all where each was, and of the baseline."""
+        """The measured runs of these settings (or the baseline) without disturbance; all if each was disturbed."""
         return undisturbed(self.measured_runs(settings)) if settings else self.baseline_runs
 
     def has_tried(self, settings: Settings) -> bool:
-        """Whether these settings were tried, also when they failed."""
+        """Whether these settings were tried, even if they failed."""
         return not settings or settings in self.runs or settings in self.in_turn
 
     @cached
@@ -207,7 +207,7 @@ class Judge:
         return as_one(runs) if runs else None
 
     def took_turns(self, settings: Settings) -> bool:
-        """Whether turns with the baseline count for these settings: some were taken, and not by one odd run of it."""
+        """Whether turns with the baseline count for these settings. Turns with one odd baseline run do not count."""
         return self._turns(settings) is not None
 
     @cached
@@ -217,17 +217,17 @@ class Judge:
         if turns is None or len(turns.old) > 1:
             return turns
         apart = math.log(mean_speed(turns.old)[1] / mean_speed(self.baseline_runs)[1])
-        if turns.by_block and (runs := self._undisturbed_runs(settings)):  # other programs slow both of a pair
+        if turns.by_block and (runs := self._undisturbed_runs(settings)):  # other programs slow both runs of a pair
             drift = math.log(mean_speed(turns.new)[1] / mean_speed(runs)[1])
             apart = min(apart, apart - drift, key=abs)
         return turns if abs(apart) <= FARTHEST else None
 
     def holds_where_busy(self, settings: Settings) -> bool:
-        """Whether nothing else uses the machine, or these settings are faster whatever it does: by a tenth at least."""
+        """Whether the machine is not busy, or these settings are faster by at least a tenth anyway."""
         return not self.is_busy or self.compare(settings).ci_low > _CONFIRMED_WHERE_BUSY
 
     def speeds(self, settings: Settings) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Milliseconds per step and samples per second of measured settings and of the baseline; of turns if any."""
+        """Milliseconds per step and samples per second of measured settings and of the baseline; from turns if any."""
         if turns := self._turns(settings):
             return turns.speeds
         return mean_speed(self._undisturbed_runs(settings)), mean_speed(self.baseline_runs)
@@ -240,7 +240,7 @@ class Judge:
 
     @cached
     def compare(self, new: Settings, old: Settings = BASELINE) -> Comparison:
-        """The ratio of samples per second; its interval is of 95 % after turns, which chose nothing, else of 99 %."""
+        """The ratio of samples per second. After turns (no selection) it has a 95 % interval, else a 99 % interval."""
         if new == old:
             return Comparison(1.0, 1.0, 1.0)
         if not old and (turns := self._turns(new)):
@@ -248,11 +248,11 @@ class Judge:
         return Comparison(*self._ratio(new, old, SELECTION))
 
     def gain(self, new: Settings, old: Settings) -> Interval:
-        """The gain of one measured combination over another, by the goal; 1 is no difference.
+        """The gain of one measured combination over another by the goal; 1 is no difference.
 
-        It says which of them the search goes on from and is reported nowhere, so its interval is of 95 %. Where only
-        one of them stays within the limits, it is much better. Where none does, the one with less memory is better, or
-        under a limit on latency the one with the shorter step.
+        It decides with which one the search continues. It is not reported, so its interval is of 95 %. If only one is
+        within the limits, that one is much better. If neither is, the one with less memory is better, or with a latency
+        limit the one with the shorter step.
         """
         one, other = self.result(new), self.result(old) if old else self.yardstick.baseline.result
         if one is None or other is None or not one.measured:
@@ -299,7 +299,7 @@ class Judge:
 
 
 def _floor(figures: Sequence[float | None]) -> float:
-    """The largest relative difference between one and the next of the figures that are known; 0 of one."""
+    """The largest relative difference between consecutive known figures; 0 for a single one."""
     return largest_difference([after / before for before, after in pairwise(filter(None, figures))])
 
 
@@ -317,7 +317,7 @@ def trial_record(
 
 
 def stack_record(judge: Judge, settings: Settings, dropped: Mapping[str, str]) -> StackRecord:
-    """A stack's record. Without settings it is the baseline itself, at a speed-up of 1."""
+    """A stack's record. Without settings it is the baseline itself, with a speed-up of 1."""
     result = judge.result(settings) if settings else judge.baseline_record().result
     assert result is not None, "the stack was measured"
     step_ms, rate = judge.speeds(settings)[1] if result.measured else (None, None)
@@ -334,7 +334,7 @@ def stack_record(judge: Judge, settings: Settings, dropped: Mapping[str, str]) -
 
 
 def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str, Any]:
-    """The fields that trials and stacks share. A failed one has only the numerics that made it fail."""
+    """The fields that trials and stacks share. A failed result only has the numerics that made it fail."""
     if not result.measured:
         return {"numerics": judge.numerics(settings)} if result.outcome is Outcome.NON_FINITE else {}
     (step_ms, rate), (_, baseline_rate) = judge.speeds(settings)
@@ -351,6 +351,6 @@ def _effects(judge: Judge, settings: Settings, result: TrialResult) -> dict[str,
 
 
 def _overhead_s(result: TrialResult) -> float:
-    """Seconds of the start (applying, compiling, warming up) beyond the time of its steps in the steady state."""
+    """Seconds that the start (applying, compiling, warming up) takes beyond its steps at the steady speed."""
     start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
     return max(0.0, start_s - result.warmup_steps * speed(result)[0] / 1e3)

@@ -4,26 +4,26 @@ Two things are compared, each relatively: the losses of the first steps, step fo
 first step in training), as the L2 distance of a sample. The outputs show a wrong kernel where a mean loss averages it
 out; the losses show the backward pass and the update.
 
-``exact`` is said of what is equal to the bit. ``close`` is what rounding explains, which is the largest of
+Results are ``exact`` if they are equal to the bit, and ``close`` if rounding explains the difference. That is at most
+the largest of
 
-- 16 times the unit round-off of the coarsest arithmetic that the settings bring in or the user's own permit
-  (``Recipe.rounding``). Errors of independent roundings add up with the square root of their number (Higham and Mary,
-  A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019): 16 is a chain of 256. In
-  bfloat16 that is 6 %, in float16 and TensorFloat-32 0.8 %. Training survives such errors (Micikevicius et al., Mixed
-  Precision Training, ICLR 2018);
-- three times the error that this round-off has in this very workload, as the baseline's steps in a higher precision
-  (the reference) show it. The outputs of a new ResNet-50 (16 images, on the CPU) are 1.8 % off in emulated
-  TensorFloat-32, 37 round-offs, and 12 % in bfloat16, 31; those of a new MobileNetV3 (64 images, on an H200) 0.35 % in
-  TensorFloat-32, 7 round-offs, and 6.3 % in bfloat16, 16;
+- 16 times the unit round-off of the coarsest arithmetic that the settings bring in or that the user's own settings
+  permit (``Recipe.rounding``). Errors of independent roundings add up with the square root of their number (Higham and
+  Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019): 16 is a chain of 256.
+  In bfloat16 that is 6 %, in float16 and TensorFloat-32 0.8 %. Training survives such errors (Micikevicius et al.,
+  Mixed Precision Training, ICLR 2018);
+- three times the error that this round-off causes in this workload, as shown by the baseline's steps in a higher
+  precision (the reference). Outputs of a new ResNet-50 (16 images, CPU) have an error of 1.8 % in emulated
+  TensorFloat-32 (37 round-offs) and 12 % in bfloat16 (31); those of a new MobileNetV3 (64 images, H200) 0.35 % in
+  TensorFloat-32 (7) and 6.3 % in bfloat16 (16);
 - a multiple of the baseline's own distance from the reference: 8 times for outputs, 128 times for losses, whose error
   jumps once the weights have been updated (a sign of Adam's, an activation that opens or closes);
-- a floor, for other orders of summation and other algorithms in float32. It grows with each update, for the losses by
-  8: an unstable beginning of training amplifies an error by as much.
+- a floor for other orders of summation and other algorithms in float32. It grows with each update, for losses by 8: an
+  unstable start of training amplifies errors as much.
 
-Later steps are not compared once this tolerance reaches a half. Without a reference 128 round-offs are allowed for
-outputs and 16 for losses; at least 2**-8 for outputs and the first loss, 2**-3 for later losses. Where the steps draw
-random numbers (dropout), the baseline's runs with other random streams show how much another draw changes; a smaller
-fault stays hidden.
+Once this tolerance reaches a half, later steps are not compared. Without a reference, 128 round-offs are allowed for
+outputs and 16 for losses; at least 2**-8 for outputs and the first loss, 2**-3 for later losses. If steps draw random
+numbers (dropout), baseline runs with other random streams show the effect of a draw; smaller faults stay hidden.
 
 Measured with nets of 2 to 50 layers (linear, convolutional, attention, recurrent; SGD and Adam) in float32, on the
 CPU. Outputs: 6e-8 to 5e-5 from float64, with another layout up to 8e-5; with emulated TensorFloat-32 1e-4 to 2e-3, new
@@ -44,16 +44,16 @@ from advisor.records import Numerics, NumericsResult, TrialResult, WorkloadFacts
 from advisor.records.trials import MOST_SKIPPED_STEPS
 
 DEFAULT_TOLERANCE = 2.0**-8
-# Half of a result is more than rounding may excuse; a later step where it does says nothing.
+# Rounding may explain at most half of a result; a later step for which it explains that much is not compared.
 _SAYS_NOTHING = 0.5
 _CHAIN = 16.0
 _PER_AMPLIFIED = 3.0
-_UNUSED = 0.25  # of what an arithmetic rounds to: outputs nearer to the reference were not computed in it
+_UNUSED = 0.25  # share of a round-off; outputs with a smaller error were not computed in that arithmetic
 _FLOAT32_ROUNDING = 2.0**-24
 _TF32_ROUNDING = 2.0**-11
 _HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _TF32_FAMILIES = ("conv1d", "conv2d", "conv3d", "recurrent")
-# Factor on the spread that was seen: another draw of random numbers can differ more than those few.
+# Factor on the observed spread: another random draw can differ more than the few that were seen.
 _STREAM_MARGIN = 3.0
 _SUMMATION = 2.0**-20  # a sum depends on its order, which the number of threads decides
 _TINY = 1e-12
@@ -61,22 +61,22 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A compared quantity, and the difference that rounding explains: the largest of three."""
+    """A compared quantity, and the difference that rounding explains: the largest of the three."""
 
-    chain: float  # round-offs, where no reference was run
-    per_reference: float  # distances of the baseline from the reference
+    chain: float  # factor on the round-off if no reference was run
+    per_reference: float  # factor on the baseline's distance from the reference
     floor: float
 
 
 LOSSES = Quantity(chain=_CHAIN, per_reference=128.0, floor=2.0**-18)
 OUTPUTS = Quantity(chain=128.0, per_reference=8.0, floor=2.0**-16)
-# What rounding does to a loss, and its floor, grow with each update; without a reference later losses may differ more.
+# Rounding's effect on a loss and its floor grow with each update; without a reference, later losses have more room.
 _GROWTH, _FLOOR_GROWTH, _LATER_AT_LEAST = 2.0, 8.0, 2.0**-3
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Differences between runs of the baseline that draw other random numbers, or that race (atomic additions)."""
+    """Differences between baseline runs with other random numbers, or with races (atomic additions)."""
 
     losses: float = 0.0
     outputs: float = 0.0
@@ -88,7 +88,7 @@ class Spread:
 
 
 def spread_of(runs: Sequence[TrialResult]) -> Spread:
-    """The largest differences between two of these runs of the baseline that are finite and comparable."""
+    """The largest differences between two of these baseline runs, if finite and comparable."""
     pairs = [(later, earlier) for earlier, later in combinations(runs, 2)]
     found = ([max(differences(one, *pair), default=0.0) for pair in pairs] for one in (LOSSES, OUTPUTS))
     return Spread(*(max(filter(math.isfinite, of_pairs), default=0.0) for of_pairs in found))
@@ -106,9 +106,9 @@ def compare_numerics(
 ) -> NumericsResult:
     """The measured class of a trial.
 
-    ``rounding`` is the unit round-off of the coarsest arithmetic that its settings bring in, ``own_rounding`` that of
-    the user's own. ``spread`` is how far runs of the baseline are apart, ``reference`` the baseline's steps in a higher
-    precision.
+    ``rounding`` is the unit round-off of the coarsest arithmetic that its settings bring in, ``own_rounding`` the one
+    of the user's own settings. ``spread`` is the difference between baseline runs, ``reference`` the baseline's steps
+    in a higher precision.
     """
     if problem := why_unusable(result, baseline):
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
@@ -140,7 +140,7 @@ def _compared(
     explained: float,
     spread: float,
 ) -> tuple[float, NumericsResult]:
-    """The comparison of one quantity of both trials: how far beyond the tolerance it is, and the result."""
+    """The comparison of one quantity of both trials: by which factor it exceeds the tolerance, and the result."""
     steps = differences(quantity, result, baseline)
     distances, own = (_distances(quantity, run, reference) for run in (result, baseline))
     allowed = tolerances(quantity, len(steps), explained, own)
@@ -177,10 +177,10 @@ def _compared(
 
 
 def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[float]) -> tuple[float, ...]:
-    """The tolerance of each step, up to the one from which on the comparison says nothing.
+    """The tolerance of each step, up to the step from which the comparison says nothing.
 
-    ``explained`` is from :func:`explained_by`; ``own`` are the baseline's distances from the reference, step for step,
-    empty where there is none.
+    ``explained`` is from :func:`explained_by`; ``own`` has the baseline's distance from the reference for each step,
+    and is empty without a reference.
     """
     allowed: list[float] = []
     for step in range(steps):
@@ -200,7 +200,7 @@ def explained_by(quantity: Quantity, rounding: float, own_rounding: float, outpu
     """The relative error of the outputs that arithmetic with this unit round-off explains.
 
     ``own_rounding`` is the unit round-off of the user's own arithmetic. ``output_error`` is the error that it causes,
-    by the float64 reference; without one (None) it is guessed for each quantity.
+    measured with the float64 reference; if it is None, a guess for each quantity replaces it.
     """
     if output_error is None:
         return quantity.chain * rounding
@@ -210,10 +210,10 @@ def explained_by(quantity: Quantity, rounding: float, own_rounding: float, outpu
 
 
 def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
-    """The unit round-off of the coarsest arithmetic that the user's own settings use or permit; 0 is plain float32.
+    """The unit round-off of the coarsest arithmetic that the user's own settings use or permit; 0 for plain float32.
 
-    PyTorch permits TensorFloat-32 in convolutions and recurrent layers by default, and which of their algorithms use
-    it depends on shapes and layouts.
+    By default PyTorch permits TensorFloat-32 in convolutions and recurrent layers. Shapes and layouts decide which of
+    their algorithms use it.
     """
     units = [catalog.rounding(workload.current)]
     units += [_HALF_ROUNDING.get(dtype, 0.0) for dtype in workload.parameter_dtypes]
@@ -226,15 +226,15 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
 
 
 def _distances(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
-    """A run's distances from the reference, step for step; none where the reference is not finite."""
+    """A run's distance from the reference at each step; empty if the reference is not finite."""
     errors = differences(quantity, run, reference) if reference is not None else ()
     return errors if all(map(math.isfinite, errors)) else ()
 
 
 def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple[float, ...]:
-    """The relative differences of the results that both trials have; empty where they share none."""
+    """The relative differences of the results that both trials have; empty if they share none."""
     if quantity is LOSSES:
-        # A loss near zero is related to the largest one.
+        # A loss near zero is compared relative to the largest loss.
         scale = max((_TINY, *(abs(value) for value in old.losses if math.isfinite(value))))
         losses = zip(new.losses, old.losses, strict=False)
         return tuple(_or_infinite(abs(a - b) / max(abs(b), 0.1 * scale)) for a, b in losses)
@@ -243,10 +243,10 @@ def differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tuple
 
 
 def distance(new: Sequence[float], old: Sequence[float]) -> float:
-    """The relative distance of two outputs, each given as the sum of all its values, followed by a sample of them.
+    """The relative distance of two outputs, each given as the sum of all its values followed by a sample of them.
 
-    It is the L2 distance of the samples, or of the sums if the samples are equal. For whole numbers, such as tokens or
-    classes, it is the share of samples that differ.
+    It is the L2 distance of the samples, or of the sums if the samples are equal. For whole numbers (tokens, classes)
+    it is the share of samples that differ.
     """
     total_new, total_old = new[0], old[0]
     differing = sum(a != b for a, b in zip(new[1:], old[1:], strict=True))
@@ -262,7 +262,7 @@ def distance(new: Sequence[float], old: Sequence[float]) -> float:
 
 
 def _same_non_finite(a: float, b: float) -> bool:
-    """Whether both are the same infinity, or both no number: a mask puts minus infinity into logits on purpose."""
+    """Whether both are the same infinity or both NaN: a mask puts minus infinity into logits on purpose."""
     return (a == b and math.isinf(a)) or (math.isnan(a) and math.isnan(b))
 
 
@@ -274,12 +274,12 @@ def _or_infinite(value: float) -> float:
 
 
 def finite(result: TrialResult) -> bool:
-    """Whether every loss, or in inference every output, that the probe saw is finite."""
+    """Whether every loss (or in inference, every output) that the probe saw is finite."""
     return all(map(math.isfinite, result.losses or result.outputs))
 
 
 def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
-    """The reason that a trial's numerics are useless although the baseline's are sound; empty when they are not."""
+    """The reason that a trial's numerics are useless while the baseline's are sound; empty if there is none."""
     losses = result.losses
     if all(map(math.isfinite, baseline.losses)):
         for step, loss in enumerate(losses, 1):

@@ -1,8 +1,8 @@
-"""The objective of a session: comparisons by it, and their wording. Pure functions of records.
+"""The objective of a session: comparisons by it and their wording. Pure functions of records.
 
-Throughput counts samples per second, latency the milliseconds of a step, so that a larger batch never counts as better,
-memory the peak at nine tenths of the baseline's speed or more, energy the joules a sample. A memory limit bounds all
-four: where a result exceeds it, less memory comes first.
+Throughput counts samples per second. Latency counts milliseconds per step, so a larger batch never counts as better.
+Memory counts the peak, at nine tenths of the baseline's speed or more. Energy counts joules per sample. A memory limit
+applies to all four: if a result exceeds it, less memory comes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from advisor.records import CHANGE, BaselineRecord, Comparison, Numerics, Object
 _KEPT_SPEED = 0.9  # the share of the baseline's samples per second that less memory must keep
 # Smallest saving that counts, as a share of the baseline's peak: allocators round, and resident sets fluctuate.
 SMALLEST_SAVING = 0.01
-# The same of energy: the counter of a GPU is updated ten times a second. A share.
+# Smallest saving of energy: the counter of a GPU is updated ten times a second. A share.
 _SMALLEST_ENERGY = 0.005
 _EVEN = Interval(1.0, 1.0, 1.0)
 _FAST_ENOUGH = f"{format_percent(_KEPT_SPEED)} of the speed or more"
@@ -31,11 +31,11 @@ class Goal:
     memory_limit_bytes: int | None = None  # of the peak reserved memory
     allow: Numerics = Numerics.CLOSE  # the worst class that needs no consent
     latency_limit_ms: float | None = None  # of the 95th percentile of single calls, in inference
-    min_score: float | None = None  # the lowest that is good enough
-    max_drop: float | None = None  # below the baseline's, as a share of that
+    min_score: float | None = None  # the lowest score that is good enough
+    max_drop: float | None = None  # largest drop below the baseline's score, as a share of that score
 
     def judged(self, score: Score, baseline: Score) -> Score:
-        """A score beside the baseline's, with the reason that it is not enough."""
+        """A score compared with the baseline's, with the reason if it is not good enough."""
         if score.value is None or baseline.value is None:
             return score
         problem, dropped = "", baseline.value - score.value
@@ -48,7 +48,7 @@ class Goal:
 
     @property
     def by_time(self) -> bool:
-        """Whether the objective is a speed, so that the speed-up is the gain."""
+        """Whether the objective is a speed, so that the gain is the speed-up."""
         return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
 
     def fits(self, result: TrialResult) -> bool:
@@ -60,7 +60,7 @@ class Goal:
         return self.memory_limit_bytes is None or (result.peak_reserved_bytes or 0) <= self.memory_limit_bytes
 
     def exceeded(self, result: TrialResult) -> str:
-        """The exceeded limit: ``more than the memory limit``. Empty if no limit is exceeded or it is not known."""
+        """The exceeded limit: ``more than the memory limit``. Empty if no limit is known to be exceeded."""
         if not self.fits_memory(result):
             return "more than the memory limit"
         latency, limit_ms = result.latency, self.latency_limit_ms
@@ -68,13 +68,13 @@ class Goal:
 
     @property
     def tries_larger_batches(self) -> bool:
-        """Whether a larger batch may help. For latency with a limit: to find the largest batch within it."""
+        """Whether a larger batch may help. For latency only with a limit: to find the largest batch within it."""
         has_latency_limit = self.objective is Objective.LATENCY and self.latency_limit_ms is not None
         return has_latency_limit or not self.words.larger_batch
 
     @property
     def words(self) -> Words:
-        """The words of the objective, with the limits of the goal."""
+        """The words for the objective, with the limits of the goal."""
         return WORDS[self.objective]
 
     def better(self, count: int = 1) -> str:
@@ -88,14 +88,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of an objective."""
+    """The words for an objective."""
 
     short: str  # what is optimised
     ranked: str  # the order of the recommendations
     better: tuple[str, str]  # a verb for one candidate, and for several
     not_better: tuple[str, str]
     rule: str = ""  # a sentence for the report
-    larger_batch: str = ""  # why one does not help; empty where it may
+    larger_batch: str = ""  # why a larger batch does not help; empty if it may
 
 
 WORDS = {
@@ -118,8 +118,8 @@ WORDS = {
         "the smallest memory first",
         (f"saves memory at {_FAST_ENOUGH}", f"save memory at {_FAST_ENOUGH}"),
         (f"does not save memory at {_FAST_ENOUGH}", f"do not save memory at {_FAST_ENOUGH}"),
-        f"The objective is memory: the smallest peak at {_FAST_ENOUGH}, with its whole interval. Of two that take as "
-        "much, the faster counts.",
+        f"The objective is memory: the smallest peak at {_FAST_ENOUGH}, with its whole interval. If two take as "
+        "much, the faster one counts.",
         "a larger batch takes more memory, and less memory is the objective",
     ),
     Objective.ENERGY: Words(
@@ -134,29 +134,29 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """A goal, and the baseline that measured results are held against. A gain is a factor by the objective."""
+    """A goal, and the baseline with which results are compared. A gain is a factor by the objective."""
 
     goal: Goal
     baseline: BaselineRecord
 
     def least_difference(self, objective: Objective) -> float:
-        """The smallest relative difference of two peaks, or energies, that counts: a noisy time is a noisy energy."""
+        """The smallest relative difference of peaks or energies that counts. A noisy time makes energy noisy too."""
         if objective is Objective.MEMORY:
             return max(SMALLEST_SAVING, self.baseline.memory_floor)
         return max(_SMALLEST_ENERGY, self.baseline.energy_floor, self.baseline.half_width)
 
     @property
     def too_large(self) -> bool:
-        """Whether the baseline exceeds the memory limit: then less memory is a gain even above the limit."""
+        """Whether the baseline exceeds the memory limit; if so, less memory is a gain even above the limit."""
         return not self.goal.fits_memory(self.baseline.result)
 
     def gain_over(
         self, new: TrialResult, old: TrialResult, speedup: Interval, objective: Objective | None = None
     ) -> Interval | None:
-        """The gain of one result over another by the objective; None where that was not measured.
+        """The gain of one result over another by the objective; None if the objective's figure was not measured.
 
-        ``speedup`` is the ratio of their samples per second. Memory and energy are one figure a trial: the interval of
-        their ratio is as wide as the smallest difference that counts.
+        ``speedup`` is the ratio of their samples per second. A trial gives one figure for memory and one for energy, so
+        the interval of their ratio is as wide as the smallest difference that counts.
         """
         objective = objective or self.goal.objective
         if objective is Objective.THROUGHPUT:
@@ -174,7 +174,7 @@ class Yardstick:
     # --- against the baseline -------------------------------------------------------------------------------------
 
     def gain(self, result: TrialResult, comparison: Comparison | None) -> Interval | None:
-        """The gain over the baseline by the objective; None where that was not measured."""
+        """The gain over the baseline by the objective; None if the objective's figure was not measured."""
         if comparison is None:
             return None
         speedup = Interval(comparison.speedup, comparison.ci_low, comparison.ci_high)
@@ -182,23 +182,23 @@ class Yardstick:
 
     @property
     def floor(self) -> float:
-        """The gain that the whole interval has to lie above: for a speed as for its verdict."""
+        """The gain above which the whole interval has to lie; for a speed it is the limit of the verdict."""
         return CHANGE - 1 if self.goal.by_time else 0.0
 
     def is_better(self, gain: Interval | None) -> bool:
-        """Whether a gain is one beyond the noise."""
+        """Whether a gain is beyond the noise."""
         return gain is not None and gain.low > 1 + self.floor
 
     def may_keep_speed(self, comparison: Comparison, *, surely: bool = False) -> bool:
-        """Whether a result is as fast as the objective asks, or seems so where few runs leave a wide interval."""
+        """Whether a result is as fast as the objective requires, or seems to be if few runs leave a wide interval."""
         speed = comparison.ci_low if surely or comparison.paired else comparison.speedup
         return self.goal.objective is not Objective.MEMORY or speed >= _KEPT_SPEED
 
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
 
-        With memory as the objective, settings that are faster in the same memory count too. Where the baseline exceeds
-        the memory limit, settings that save memory count at any speed.
+        If the objective is memory, settings that are faster in the same memory count too. If the baseline exceeds the
+        memory limit, settings that save memory count at any speed.
         """
         if comparison is None or not self.may_keep_speed(comparison, surely=True):
             return False
@@ -208,11 +208,11 @@ class Yardstick:
         return self.is_better(self.gain(result, comparison)) or saves or (free and comparison.verdict is Verdict.FASTER)
 
     def may_recommend(self, result: TrialResult, comparison: Comparison | None) -> bool:
-        """Whether settings may be recommended: they help, and stay within the limits."""
+        """Whether settings may be recommended: they help and are within the limits."""
         return self.goal.fits(result) and self.helps(result, comparison)
 
     def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:
-        """The sort key of results: those better by the objective, by their gain; then the others by their speed."""
+        """The sort key of results: first those better by the objective, by gain; then the others, by speed."""
         gain = self.gain(result, comparison)
         if gain is not None and self.is_better(gain):
             return True, gain.ratio

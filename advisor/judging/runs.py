@@ -1,4 +1,4 @@
-"""Runs of the same settings: their speed, the spread to expect between them, and one result for all."""
+"""Runs of the same settings: their speed, the spread expected between them, and one result for all of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from advisor.figures.stats import Interval, ProcessSpread, mean_rate, paired_int
 from advisor.recipe import MODES_WITH_GRAPHS
 from advisor.records import Block, Facts, TrialResult, Value
 
-# Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
-# two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound and captured steps repeat within 1 %,
-# host-bound ones within 2 to 5 % and now and then a third apart, those that wait for a loader within 5 to 10 %. One
-# that is in time for the baseline may be late for a faster step. Which a step is, the instrumented pass shows first.
+# Assumed standard deviation between processes of one program before any repeat, as a share of the step. From H200 hosts
+# and two-core machines (tests/gpu/RESULTS.md, tests/benchmarks): device-bound and captured steps repeat within 1 %,
+# host-bound ones within 2 to 5 % and at times a third apart, steps that wait for a loader within 5 to 10 %. A loader in
+# time for the baseline may be late for a faster step. The instrumented pass shows which kind a step is.
 DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _ON_CPU = 0.01, 0.025, 0.04, 0.03
 FED = _FED_IN_TIME, _FED_LATE = 0.02, 0.05
 _BUSY = 0.7
-# The same of two live processes that take turns, which share the machine's drift; of many pairs, so of more degrees.
+# The same for two live processes in turns, which share the machine's drift; many pairs give more degrees of freedom.
 IN_TURN = ProcessSpread(0.012, 30.0)
 
 
@@ -32,16 +32,16 @@ def speed(result: TrialResult) -> tuple[float, float]:
 
 
 def mean_speed(runs: Sequence[TrialResult]) -> tuple[float, float]:
-    """The step time in ms and samples per second of several runs; each run counts once, as in their ratio."""
+    """The step time in ms and samples per second over several runs. Each run counts once, as in their ratio."""
     steps_ms, samples_per_s = zip(*map(speed, runs), strict=True)
     return mean_rate(steps_ms), mean_rate(samples_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Trials of settings (``new``) and of the baseline (``old``) in turn; they chose nothing.
+    """Trials of settings (``new``) and of the baseline (``old``) in turn; no selection was based on them.
 
-    ``by_block``: one live process of each, where ``new[0].blocks[i]`` was timed next to ``old[0].blocks[i]``.
+    ``by_block``: one live process for each, and ``new[0].blocks[i]`` was timed next to ``old[0].blocks[i]``.
     """
 
     new: tuple[TrialResult, ...] = ()
@@ -49,13 +49,13 @@ class Turns:
     by_block: bool = False
 
     def with_more(self, other: Turns) -> Turns:
-        """These trials and those of further turns. Blocks timed in turn replace earlier blocks."""
+        """These turns and further ones. Blocks timed in turn replace earlier blocks."""
         return other if other.by_block else Turns((*self.new, *other.new), (*self.old, *other.old))
 
     def interval(self, spread: ProcessSpread, old_spread: ProcessSpread) -> Interval:
-        """The ratio of the rates with its interval, where processes of the new and the old settings differ by these.
+        """The ratio of the rates with its interval, given the spread between processes of the new and the old settings.
 
-        Of blocks in turn the difference of two live processes counts: the session's holds drift as well.
+        For blocks in turn, the spread of two live processes is used: the session's spread contains drift as well.
         """
         new, old = ([rates(run.blocks) for run in side] for side in (self.new, self.old))
         if self.by_block:
@@ -66,8 +66,8 @@ class Turns:
     def speeds(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Milliseconds per step and samples per second of the new settings, and the same of the old ones.
 
-        Of blocks in turn both are taken from the pair with the median ratio, so that they agree with the speed-up.
-        Medians of each side alone would not: where the machine drifts, they come from different times.
+        For blocks in turn, both come from the pair with the median ratio, so that they agree with the speed-up. The
+        medians of each side would not agree if the machine drifts, since they come from different times.
         """
         if not self.by_block:
             return mean_speed(self.new), mean_speed(self.old)
@@ -81,7 +81,7 @@ class Turns:
 
 
 def prior_spread(facts: Facts) -> float:
-    """The standard deviation between processes that is expected before any of them was repeated."""
+    """The standard deviation between processes that is assumed before any repeat."""
     if not facts.on_cuda:
         return _ON_CPU
     busy, has_loader = facts.profile.device_busy_share if facts.profile else None, facts.workload.loader is not None
@@ -98,13 +98,13 @@ def is_captured(settings: Mapping[str, Value]) -> bool:
 
 
 def undisturbed(runs: Sequence[TrialResult], *, least: int = 1) -> tuple[TrialResult, ...]:
-    """The runs without disturbance by other programs; all runs if fewer than ``least`` are without."""
+    """The runs that no other program disturbed; all runs if fewer than ``least`` are undisturbed."""
     calm = tuple(run for run in runs if not run.disturbed)
     return calm if len(calm) >= least else tuple(runs)
 
 
 def as_one(runs: Sequence[TrialResult], *, peak: Callable[[list[int]], float] = max) -> TrialResult:
-    """One result for runs of the same settings: the calmest, with the largest peaks and latency, and median energy."""
+    """One result for runs of the same settings: the calmest run, with the largest peaks and latency, median energy."""
 
     def known(name: str) -> list[int]:
         return [value for run in runs if (value := getattr(run, name))]

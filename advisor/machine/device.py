@@ -1,7 +1,7 @@
 """The device that steps run on. Only this module calls functions of a backend, such as ``torch.cuda``.
 
-``backend_of`` gives the backend of a ``torch.device``. A new backend is a class here that overrides what differs from
-the CPU, where a call returns when its work is done. ``None`` or ``False`` says that a device lacks something.
+``backend_of`` gives the backend of a ``torch.device``. A new backend is a class here that overrides the differences to
+the CPU, whose calls return when their work is done. ``None`` or ``False`` means that a device lacks something.
 """
 
 import resource
@@ -19,7 +19,7 @@ from advisor.records.workload import TENSOR_CORES_SINCE
 
 
 class Moment:
-    """A moment of the host's clock, with the methods of ``torch.cuda.Event`` that are used here."""
+    """A moment of the host's clock, with those methods of ``torch.cuda.Event`` that are used here."""
 
     def __init__(self) -> None:
         self._at_s = time.perf_counter()
@@ -28,7 +28,7 @@ class Moment:
         """Return at once."""
 
     def elapsed_time(self, later: "Moment") -> float:
-        """Milliseconds from here to a later moment."""
+        """Milliseconds from this moment to a later one."""
         return 1e3 * (later._at_s - self._at_s)
 
 
@@ -37,25 +37,25 @@ class Identity:
     """The identity of a device."""
 
     name: str
-    uuid: str | None = None  # by which NVML knows it
+    uuid: str | None = None  # the UUID in NVML
     capability: tuple[int, int] | None = None
     memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peaks in bytes since the process started. On the CPU both are the largest resident set."""
+    """Peaks in bytes since the process started. On the CPU, both are the largest resident set."""
 
     peak_allocated_bytes: int
-    peak_reserved_bytes: int  # with the pools of CUDA graphs
+    peak_reserved_bytes: int  # including the pools of CUDA graphs
     device_used_bytes: int | None
 
 
 class Backend:
-    """A device: synchronise, marks, memory, identity, and its abilities. These are the processor's."""
+    """A device: synchronise, marks, memory, identity and abilities. This base class is the CPU's."""
 
-    is_ahead: ClassVar[bool] = False  # calls return before the device has done its work
-    has_memory: ClassVar[bool] = False  # of its own, which batches are copied to
+    is_ahead: ClassVar[bool] = False  # whether calls return before the device has done its work
+    has_memory: ClassVar[bool] = False  # whether it has its own memory, to which batches are copied
     activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
 
     def __init__(self, device: torch.device) -> None:
@@ -63,7 +63,7 @@ class Backend:
 
     @classmethod
     def count(cls) -> int:
-        """Return the number of such devices that PyTorch sees."""
+        """Return the number of devices of this kind that PyTorch sees."""
         return 1
 
     def made_current(self) -> torch.device:
@@ -71,14 +71,14 @@ class Backend:
         return self.device
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has done all of its work."""
 
     def mark(self) -> Any:
         """Return a mark at this place in the device's queue: a ``torch.cuda.Event``, or an object with its methods."""
         return Moment()
 
     def seconds_of(self, call: Callable[[], object]) -> float:
-        """Return the seconds of a call on a device that waits for it, until all of it is done."""
+        """Return the seconds of a call, from an idle device until the device has done all of the call's work."""
         self.synchronize()
         start = time.perf_counter()
         call()
@@ -95,11 +95,11 @@ class Backend:
         return Memory(resident, resident, None)
 
     def free_bytes(self) -> int | None:
-        """Return the bytes of device memory that are free or in PyTorch's cache; None if the host's memory counts."""
+        """Return the bytes of device memory that are free or in PyTorch's cache; None if it uses the host's memory."""
         return None
 
     def peak_of(self, call: Callable[[], object]) -> int | None:
-        """Return the peak bytes of tensors that a call adds to those allocated; None where nothing counts them."""
+        """Return the peak bytes of tensors that a call adds to the allocated ones; None if nothing counts them."""
         return None
 
     def random_states(self) -> list[torch.Tensor]:
@@ -111,12 +111,12 @@ class Backend:
         return False
 
     def warning_of_waits(self) -> AbstractContextManager[None]:
-        """Return a context in which PyTorch warns of each line that waits. Only where ``is_ahead``."""
-        raise NotImplementedError(f"nothing warns of waits for {self.device}")
+        """Return a context in which PyTorch warns of each line that waits. Available only if ``is_ahead``."""
+        raise NotImplementedError(f"PyTorch does not warn of waits for {self.device}")
 
 
 class Cuda(Backend):
-    """A GPU. PyTorch documentation, CUDA semantics."""
+    """A GPU. See PyTorch's documentation, "CUDA semantics"."""
 
     is_ahead = True
     has_memory = True
@@ -124,7 +124,7 @@ class Cuda(Backend):
 
     @classmethod
     def count(cls) -> int:
-        """Return the number of GPUs; 0 as well where the driver does not fit."""
+        """Return the number of GPUs; also 0 if the driver does not fit."""
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
     def made_current(self) -> torch.device:
@@ -191,7 +191,7 @@ def backend_of(device: torch.device) -> Backend:
 
 
 def named(name: str) -> torch.device:
-    """Return the device that ``--device`` names, made the current one. Raises TargetError when it is not there."""
+    """Return the device that ``--device`` names, and make it the current one. Raises TargetError if it is missing."""
     if name == "auto":
         name = "cuda" if Cuda.count() else "cpu"
     device = torch.device(name)

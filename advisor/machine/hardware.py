@@ -1,6 +1,6 @@
 """The machine: its host, its GPUs as NVML describes them, and the versions that decide speeds.
 
-What a driver does not report is None. A reading of the gauges takes tens of microseconds.
+A figure that a driver does not report is None. A reading of the gauges takes tens of microseconds.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from advisor.machine.host import host_info
 from advisor.records import GpuInfo, GpuProcess, GpuReading, Hardware
 
 # The reasons for a clock below its maximum, by NVML's bits. nvml.h, "nvmlClocksEventReasons".
-_IDLE = 0x1  # which is no throttling, so it has no words
+_IDLE = 0x1  # idle is not throttling, so it has no words
 _THROTTLE_WORDS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -28,23 +28,23 @@ _THROTTLE_WORDS = {
     0x2: "application clocks set",
     0x100: "display clocks set",
 }
-# What is asked for, by nvml.h's numbers; its second record of memory leaves the reserve out.
+# Arguments of NVML's calls, by the numbers of nvml.h; the second memory record leaves the reserve out.
 _GPU_SENSOR, _SLOWDOWN_THRESHOLD, _SM_CLOCK, _MEMORY_2 = 0, 1, 1, 0x2000028
 POWER_CAP = _THROTTLE_WORDS[0x4]
-# The reasons that no step earns by itself: heat, and power that the board is not given.
+# The reasons that no step causes by itself: heat, and power that the board does not get.
 SLOWDOWNS = frozenset(_THROTTLE_WORDS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
 _RECENT_US = 2_000_000
 _ON_THE_CPU = "so the session runs on the CPU."
 
 
 class NvmlUnavailableError(Exception):
-    """NVML cannot be used here; the message is a plain sentence with the reason and the consequence."""
+    """NVML cannot be used here. The message is a plain sentence with the reason and the consequence."""
 
 
 class Nvml:
-    """NVML, opened on first use and kept open; each process opens its own. May be used from any thread.
+    """NVML, opened at first use and kept open; each process opens its own. May be used from any thread.
 
-    ``load`` returns the module ``pynvml`` or one of its shape.
+    ``load`` returns the module ``pynvml`` or a replacement with the same functions.
     """
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
@@ -57,7 +57,7 @@ class Nvml:
 
     @property
     def gpus(self) -> dict[str, Any]:
-        """The handles of the GPUs by UUID. Raises NvmlUnavailableError when NVML cannot be used or finds none."""
+        """The handles of the GPUs by UUID. Raises NvmlUnavailableError if NVML cannot be used or finds no GPU."""
         with self._lock:
             if self._pid != os.getpid():
                 self._pid, self._failure = os.getpid(), self._open()
@@ -66,7 +66,7 @@ class Nvml:
         return self._gpus
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to one NVML call, by name; None if this GPU, driver, binding or user gets no answer."""
+        """The answer to one NVML call, by its name; None if this GPU, driver, binding or user gets no answer."""
         call = getattr(self._library, name, None)
         try:
             return call(*arguments) if call else None
@@ -74,7 +74,7 @@ class Nvml:
             return None
 
     def _open(self) -> str:
-        """Find the GPUs; the reason if there are none."""
+        """Find the GPUs. Return the reason if there are none, else an empty text."""
         self._library = library = self._load()
         try:
             library.nvmlInit()
@@ -92,7 +92,7 @@ NVML = Nvml()
 
 
 def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
-    """The host and its GPUs. Never raises: without GPUs ``gpu_note`` says why there are none."""
+    """The host and its GPUs. Never raises: if there are no GPUs, ``gpu_note`` says why."""
     host = host_info()
     try:
         return Hardware(host, tuple(_gpu(nvml, uuid, handle) for uuid, handle in nvml.gpus.items()))
@@ -101,28 +101,28 @@ def inspect_hardware(nvml: Nvml = NVML) -> Hardware:
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuReading, ...]:
-    """One reading of every GPU's gauges; empty where NVML cannot be used."""
+    """One reading of every GPU's gauges; empty if NVML cannot be used."""
     with suppress(NvmlUnavailableError):
         return tuple(GpuGauges(uuid, nvml).read() for uuid in nvml.gpus)
     return ()
 
 
 def counts_energy(uuid: str) -> bool:
-    """Whether a GPU, by its UUID, has an energy counter that can be read."""
+    """Whether the GPU with this UUID has an energy counter that can be read."""
     with suppress(NvmlUnavailableError):
         return GpuGauges(uuid, NVML).energy_j() is not None
     return False
 
 
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
-    """The processes that compute on any GPU, as NVML numbers them; empty where it cannot be used."""
+    """The processes that compute on any GPU, as NVML numbers them; empty if NVML cannot be used."""
     with suppress(NvmlUnavailableError):
         return frozenset().union(*(_pids(nvml, handle) or () for handle in nvml.gpus.values()))
     return frozenset()
 
 
 class GpuGauges:
-    """A GPU by its UUID. Raises NvmlUnavailableError when NVML cannot be used or does not know it, as one of MIG's."""
+    """A GPU by its UUID. Raises NvmlUnavailableError if NVML cannot be used or does not know it (a part, MIG)."""
 
     def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
         known = {known.removeprefix("GPU-"): handle for known, handle in nvml.gpus.items()}
@@ -141,7 +141,7 @@ class GpuGauges:
         return found
 
     def read(self) -> GpuReading:
-        """A reading of the gauges and the processes. One thread at a time."""
+        """A reading of the gauges and the processes. Only one thread at a time may call it."""
         nvml, gpu = self._nvml, self._gpu
         used, total = _memory(nvml, gpu)
         rates = nvml.ask("nvmlDeviceGetUtilizationRates", gpu)
@@ -161,7 +161,7 @@ class GpuGauges:
         )
 
     def energy_j(self) -> float | None:
-        """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter."""
+        """Joules since the driver was loaded, updated about every 100 ms; None if there is no such counter."""
         millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
         return None if millijoules is None else millijoules / 1000
 
@@ -170,15 +170,15 @@ class GpuGauges:
         return found
 
     def _sm_percent(self) -> dict[int, int]:
-        """The highest utilisation in the driver's samples since the last call, by process."""
+        """The highest utilisation of each process in the driver's samples since the last call."""
         samples = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._gpu, self._seen_us) or ()
         newest_us = max((sample.timeStamp for sample in samples), default=self._seen_us)
-        # The first call is answered with the last sample of each process, however old it is.
+        # The first call returns the last sample of each process, even if it is old.
         since_us = max(self._seen_us, newest_us - _RECENT_US)
         self._seen_us = newest_us
         busy: dict[int, int] = {}
         for sample in samples:
-            # A value above 100 is the sample of a process that has ended.
+            # A value above 100 belongs to a process that has ended.
             if sample.timeStamp > since_us and sample.smUtil <= 100:
                 busy[sample.pid] = max(busy.get(sample.pid, 0), sample.smUtil)
         return busy
@@ -231,7 +231,7 @@ def own_pids() -> set[int]:
 
 
 def process_name(pid: int) -> str:
-    """The name of a compute process by its number in NVML, or a phrase if it is not known."""
+    """The name of a compute process by its number in NVML, or a phrase if the name is not known."""
     try:
         return psutil.Process(pid).name()
     except psutil.NoSuchProcess:
@@ -241,7 +241,7 @@ def process_name(pid: int) -> str:
 
 
 def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
-    """The GPUs that this process may use, in CUDA's order, which is NVML's where all are of one model."""
+    """The GPUs that this process may use, in CUDA's order. NVML has the same order if all GPUs are of one model."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return hardware.gpus
@@ -250,7 +250,7 @@ def visible_gpus(hardware: Hardware) -> tuple[GpuInfo, ...]:
         by_uuid = name.startswith("GPU-")
         meant = [gpu for gpu in hardware.gpus if (gpu.uuid.startswith(name) if by_uuid else str(gpu.index) == name)]
         if len(meant) != 1:
-            break  # CUDA reads no further than the names that it knows
+            break  # CUDA ignores all names after the first unknown one
         visible += meant
     return tuple(visible)
 

@@ -14,7 +14,7 @@ import psutil
 from advisor.records import HostInfo, HostSample
 
 CPU_FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_bf16 amx_int8 asimdbf16 bf16 i8mm sve sve2"
-# The shortest time over which the cores in use are told. Seconds; the kernel counts in hundredths of one.
+# Shortest time over which the used cores are measured. Seconds; the kernel counts in hundredths of one.
 _SHORTEST_WATCH_S = 1.0
 
 
@@ -22,7 +22,7 @@ def host_info(root: Path = Path("/")) -> HostInfo:
     """The processor and the memory, and the part of them that this process may use."""
     logical = psutil.cpu_count() or os.cpu_count() or 1
     cpu_lines = text_of_file(root / "proc/cpuinfo")
-    name = re.search(r"^model name\s*:\s*(\S.*)$", cpu_lines, re.M)  # which ARM's processors do not have
+    name = re.search(r"^model name\s*:\s*(\S.*)$", cpu_lines, re.M)  # ARM's processors do not have this line
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpu_lines, re.M)
     present = set(flags[1].split()) if flags else set()
     total, available = _memory_limits(root)
@@ -57,14 +57,14 @@ def _memory_limits(root: Path) -> tuple[int, int]:
             continue
         used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
         total = min(total, limit)
-        # The kernel gives back file cache before the control group runs out.
+        # The kernel frees file cache before the control group runs out of memory.
         cache = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
         available = min(available, max(0, limit - used + (int(cache[1]) if cache else 0)))
     return total, available
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
+    """The cores that a control group may use, or None without a limit: cpu.max in version 2, cfs_quota in 1."""
     version_1 = (text_of_file(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
     quota, period = text_of_file(folder / "cpu.max").split() or version_1
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
@@ -73,7 +73,7 @@ def _cpu_quota(folder: Path) -> float | None:
 def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
     """The folders of this process's control group (version 2 or 1) and those above it.
 
-    Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
+    Inside a container, the path that the kernel names is often not visible. Then the mount's root is the group's own.
     """
     mounts = root / "sys/fs/cgroup"
     for line in text_of_file(root / "proc/self/cgroup").splitlines():
@@ -91,7 +91,7 @@ def _number(*paths: Path) -> int | None:
 
 
 def text_of_file(path: Path) -> str:
-    """A text file of the kernel's, or an empty string where it does not exist."""
+    """A text file of the kernel's, or an empty string if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -105,19 +105,19 @@ def sample_host() -> HostSample:
 
 
 class CoresInUse:
-    """Watches the host's processors from its creation on. Time taken by a hypervisor counts as work of others."""
+    """Measures the use of the host's processors since its creation. A hypervisor's time counts as work of others."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._start = self._read()
 
     def foreign(self) -> float:
-        """The cores that others than this process and its children used since the start; 0 if it was just now."""
+        """The cores that other programs (not this process or its children) used; 0 if the watch has just begun."""
         elapsed_s, busy_s, own_s = (now - start for now, start in zip(self._read(), self._start, strict=True))
         return max(0.0, (busy_s - own_s) / elapsed_s) if elapsed_s >= _SHORTEST_WATCH_S else 0.0
 
     def _read(self) -> tuple[float, float, float]:
-        """Seconds by the clock, and processor seconds: of all programs, and of this one with its children."""
+        """Seconds by the clock, and processor seconds of all programs, and of this program with its children."""
         times = psutil.cpu_times()
         # Guest time is part of user time already.
         busy_s = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice

@@ -1,4 +1,4 @@
-"""Compilers that PyTorch's compiler calls, and shared libraries that can be preloaded. Nothing here imports torch."""
+"""Compilers that PyTorch's compiler calls, and shared libraries that can be preloaded. Never imports torch."""
 
 import ctypes.util
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from advisor.records import Facts, Skip
 
-# Folders of libraries besides those that the loader searches.
+# Folders of libraries in addition to those that the loader searches.
 _FOLDERS = (f"{sys.prefix}/lib", "/usr/local/lib", "/opt/intel/oneapi/compiler/latest/lib")
 
 
 def cannot_compile(facts: Facts) -> Skip | None:
-    """The reason the model cannot be compiled for this device, or None. On a GPU only Triton's launchers are in C."""
+    """The reason that the model cannot be compiled for this device. On a GPU only Triton's launchers are in C."""
     if facts.workload.torchscript:
-        return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
+        return Skip("the model is TorchScript, which torch.compile does not accept: give the module it was made from")
     variable, found = ("CC", ("gcc", "clang")) if facts.on_cuda else ("CXX", ("g++",))
     if named := os.environ.get(variable):
         return None if shutil.which(named) else Skip(f"the compiler that ${variable} names, {named}, is not found")

@@ -1,1 +1,1 @@
-"""The duties of every process: streams, signals, the channel to its parent, the process group."""
+"""The basic duties of each process: streams, signals, the channel to its parent, the process group."""

@@ -1,7 +1,7 @@
 """The channel between a process that runs the user's code and the session: messages one way, commands the other.
 
-The user's code may write anything to any descriptor, so messages are checked and never unpickled. When the
-session's process is gone, the trial's whole group dies.
+The user's code may write anything to any descriptor, so messages are checked and never unpickled. If the session's
+process is gone, the trial's whole group dies.
 """
 
 import os
@@ -21,28 +21,28 @@ Message = TrialMessage | BuilderReady | Forked | ForkEnded | RankJoined
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LONGEST_BYTES = 2**26
 _GARBAGE = "the target wrote to a file descriptor that is perf-advisor's"
-# A message is written in one go: who pauses for so long inside one has stopped, or did not mean to send any. Seconds.
+# A message is written in one go, so a sender that pauses this long inside it has stopped or sent garbage. Seconds.
 _STOPPED_S = 10.0
 
 
 class GarbageError(OSError):
-    """The received bytes are no message: the user's code wrote to a descriptor that it did not open."""
+    """The received bytes are not a message: the user's code wrote to a descriptor that it did not open."""
 
 
 def send_message(connection: Connection, message: Message) -> None:
-    """Send one message. Raises OSError when the receiver has closed the channel."""
+    """Send one message. Raises OSError if the receiver has closed the channel."""
     values = printable_in(msgspec.to_builtins(message, enc_hook=_builtin))
     connection.send_bytes(msgspec.msgpack.encode((type(message).__name__, values)))
 
 
 def receive_message(connection: Connection, timeout_s: float | None = None) -> Message | None:
-    """Wait for one message; None when nothing comes for ``timeout_s`` seconds.
+    """Wait for one message; return None if nothing arrives within ``timeout_s`` seconds.
 
-    Raises EOFError or OSError at the end of the channel, and GarbageError, also for a message that stays unfinished.
+    Raises EOFError or OSError at the end of the channel, and GarbageError for no message or an unfinished one.
     """
     if not connection.poll(timeout_s):
         return None
-    # Behind the length, as Connection.send_bytes writes it. Its recv_bytes would wait for the rest for ever.
+    # Connection.send_bytes writes the length first. Connection.recv_bytes could wait for missing bytes for ever.
     (length,) = struct.unpack("!i", _read(connection, 4))
     if not 0 <= length <= _LONGEST_BYTES:
         raise GarbageError(_GARBAGE)
@@ -67,12 +67,12 @@ def _read(connection: Connection, length: int) -> bytes:
 
 
 def _builtin(value: Any) -> Any:
-    """The number in a scalar of NumPy or a tensor, as a library may count with."""
+    """The plain number in a NumPy scalar or a tensor, which a library may use as a counter."""
     return value.item() if hasattr(value, "item") else repr(value)
 
 
 class Channel:
-    """The trial's end: it sends messages, and a thread puts what comes into ``commands``, while the parent lives."""
+    """The trial's end: sends messages; a thread puts received ones into ``commands`` while the parent lives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,6 +1,6 @@
-"""Signals that end perf-advisor: SIGINT, SIGTERM and SIGHUP. A handler only takes note: results are to be reported.
+"""Signals that end perf-advisor: SIGINT, SIGTERM and SIGHUP. A handler only notes them, so that results get reported.
 
-Imports almost nothing: it is there before the rest of perf-advisor is.
+Imports almost nothing, since it is needed before the other modules of perf-advisor are imported.
 """
 
 import os
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# One Ctrl+C can arrive twice, from the terminal and from a parent that passes it on, and fingers are quick. Seconds.
+# One Ctrl+C can arrive twice: from the terminal and from a parent that passes it on. People also repeat it. Seconds.
 SAME_SIGNAL_S = 1.0
-# Before a session obeys signals, a second one ends the program only this long after the first. Seconds.
+# Before a session obeys signals, a second signal ends the program only if it comes this long after the first. Seconds.
 _BEGINS_WITHIN_S = 5.0
-# From a person who asked twice, one more so long after that ends the process also while it writes reports. Seconds.
+# After two signals, a third one this much later ends the process even while it writes reports. Seconds.
 _WRITES_WITHIN_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """The requests made by signals: ``asked`` once to end, ``urgent`` a second time to leave at once.
+    """The requests made by signals: ``asked`` after one (end), ``urgent`` after a second (leave at once).
 
-    While nobody looks at them (:meth:`obeyed_by`) the second raises KeyboardInterrupt, after :meth:`at_once` the first.
+    Outside :meth:`obeyed_by` the second signal raises KeyboardInterrupt; after :meth:`at_once` the first one does.
     """
 
     _asked_at: float | None = None
@@ -38,16 +38,16 @@ class Interrupts:
 
     @property
     def urgent(self) -> bool:
-        """Whether a second signal has come, a moment after the first."""
+        """Whether a second signal has come at least a moment after the first."""
         return self._urgent_at is not None
 
     @contextmanager
     def handled(self, *, for_good: bool = False) -> Iterator[None]:
-        """Handle the signals in this context; with ``for_good`` until the process has ended."""
+        """Handle the signals in this context; with ``for_good``, ignore them afterwards until the process ends."""
         if threading.current_thread() is not threading.main_thread():
-            yield  # only that one may, and it gets the signals
+            yield  # only the main thread may set handlers, and it gets the signals
             return
-        if signal.getsignal(signal.SIGINT) != self._take:  # not inside such a context already
+        if signal.getsignal(signal.SIGINT) != self._take:  # unless nested in such a context
             self._asked_at = self._urgent_at = None
             self._at_once = False
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -72,7 +72,7 @@ class Interrupts:
             self._tell = None
 
     def at_once(self) -> None:
-        """Have each further signal raise KeyboardInterrupt at once. If one has come already, raise it here."""
+        """Make each further signal raise KeyboardInterrupt at once. If one has come already, raise it here."""
         self._at_once = True
         if self.asked:
             raise KeyboardInterrupt
@@ -82,7 +82,7 @@ class Interrupts:
         if self._asked_at is None:
             self._asked_at = now
         elif self._urgent_at is not None and now - self._urgent_at > _WRITES_WITHIN_S:
-            os._exit(130)  # as errors.ExitCode has it
+            os._exit(130)  # the value of errors.ExitCode
         elif self._urgent_at is None and now - self._asked_at > SAME_SIGNAL_S:
             self._urgent_at = now
         if self._tell is not None:

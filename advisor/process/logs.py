@@ -1,6 +1,6 @@
-"""Standard streams that take everything; and the log that a process with the user's code has in their place.
+"""Standard streams that accept all text, and the log that replaces them in a process with the user's code.
 
-A process writes its stack to its log when it is asked for it.
+On request, a process writes its stack to its log.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from advisor.files.paths import is_library
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# A process that gets this signal writes its stack to its log, the innermost call first, after this line.
+# On this signal a process writes its stack to its log: this line, then the calls, the innermost first.
 TELL_WHERE, STACK_BEGINS = signal.SIGUSR1, "(most recent call first):\n"
 LOG_TAIL_BYTES = 2000
-# Limits of a stack: bytes that are read, calls that are told, and looks at the log.
+# Limits of a stack: bytes that are read, calls that are shown, and checks of the log.
 _STACK_BYTES, CALLS_TOLD, _LOOKS, _LOOK_EVERY_S = 2**16, 8, 20, 0.05
-_FATAL = "Fatal Python error: "  # Python's own words before the stack of a process that a signal such as SIGSEGV ends
+_FATAL = "Fatal Python error: "  # Python's text before the stack of a process that a signal such as SIGSEGV ends
 
 
 class Stream(io.FileIO):
-    """A standard stream that takes everything. ``error`` is the first that it met; nothing is written after that."""
+    """A standard stream that accepts all text. ``error`` is its first error; after that nothing is written."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -51,12 +51,12 @@ class Stream(io.FileIO):
         return memoryview(data).nbytes
 
     def text(self, usual: TextIO | None, errors: str, *, line_buffering: bool = True) -> io.TextIOWrapper:
-        """This stream for text, in the encoding of the ``usual`` one; ``errors`` is that of ``str.encode``."""
+        """This stream for text, in the encoding of the ``usual`` stream; ``errors`` is as in ``str.encode``."""
         encoding = getattr(usual, "encoding", None) or "utf-8"
         return io.TextIOWrapper(io.BufferedWriter(self), encoding, errors, line_buffering=line_buffering)
 
     def problem(self) -> str:
-        """The reason that standard output was not fully written; empty when it was, or its reader had left."""
+        """The reason that standard output was not fully written; empty if it was, or if its reader had left."""
         sys.stdout.flush()
         if self.error is None or self.error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; no terminal
             return ""
@@ -64,19 +64,19 @@ class Stream(io.FileIO):
 
 
 def take_streams() -> Stream:
-    """Take over perf-advisor's own streams, and return standard output. What a terminal lacks becomes ``?``."""
+    """Take over perf-advisor's own streams and return standard output. A terminal's missing characters become ``?``."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # no file may get the number of a standard stream that the shell closed
     os.close(descriptor)
     out, error = Stream(1), Stream(2)
     sys.stdout = out.text(sys.__stdout__, "replace", line_buffering=out.isatty())
     sys.stderr = error.text(sys.__stderr__, "replace")
-    sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
+    sys.__stderr__ = sys.stderr  # the app draws on it
     return out
 
 
 def redirect_output(log_path: str) -> None:
-    """Standard input from nowhere; output and errors, of C code and of children too, to a log: any text."""
+    """Redirect output and errors (also of C code and children, any text) to a log, and input from nowhere."""
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
@@ -85,20 +85,20 @@ def redirect_output(log_path: str) -> None:
     if log > 2:
         os.close(log)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = Stream(1).text(None, "backslashreplace")  # what a full disk takes no more is no fault of the target's
+    sys.stdout = Stream(1).text(None, "backslashreplace")  # output that a full disk refuses is not the target's fault
     sys.stderr = Stream(2).text(None, "backslashreplace")
     faulthandler.enable(file=sys.stderr, all_threads=False)
     faulthandler.register(TELL_WHERE, file=sys.stderr, all_threads=False)
 
 
 def last_printed() -> str:
-    """The end of what Python and C wrote to standard error's file; empty where it is no file, such as a terminal."""
+    """The end of what Python and C wrote to standard error's file; empty if it is not a file (a terminal)."""
     flush_streams()
     return tail("/proc/self/fd/2")
 
 
 def flush_streams() -> None:
-    """Write what Python still holds back. The streams may be the user's own objects, closed, or None."""
+    """Write the output that Python still buffers. The streams may be the user's own objects, closed, or None."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -106,34 +106,34 @@ def flush_streams() -> None:
 
 def stack_of(pid: int, log_path: str) -> str:
     """The stack of a running process, which is asked for it; empty if it does not answer."""
-    with contextlib.suppress(OSError):  # the process has ended, or is somebody else's
+    with contextlib.suppress(OSError):  # the process has ended or belongs to another user
         log = Path(log_path)
         before = log.stat().st_size
         os.kill(pid, TELL_WHERE)
         for _ in range(_LOOKS):
             time.sleep(_LOOK_EVERY_S)
             if STACK_BEGINS in tail(log_path, max(0, log.stat().st_size - before)):
-                time.sleep(_LOOK_EVERY_S)  # the rest of it
+                time.sleep(_LOOK_EVERY_S)  # wait for the end of the stack
                 return last_stack(log_path)
     return ""
 
 
 def last_stack(log_path: str) -> str:
-    """The last stack in a log, the innermost call first; empty when there is none."""
+    """The last stack in a log, the innermost call first; empty if there is none."""
     return tail(log_path, _STACK_BYTES).partition(STACK_BEGINS)[2].rpartition(STACK_BEGINS)[2]
 
 
 def own_calls(stack: str) -> str:
-    """The user's innermost calls in a stack, after a line that introduces them; empty when there is none."""
+    """The user's innermost calls in a stack, after a line that introduces them; empty if there are none."""
     calls = [line for line in stack.splitlines() if line.startswith('  File "') and '"<string>"' not in line]
     own = [line for line in calls if not is_library(line.split('"')[1])][:CALLS_TOLD]
     return "\n".join(("When its time was over it was here, the innermost call first:", *own)) if own else ""
 
 
 def last_words(path: str) -> str:
-    """The end of the log of a process that has ended; for a crash, the innermost calls of its stack."""
+    """The end of the log of a process that has ended; after a crash, the innermost calls of its stack."""
     said, crashed, stack = tail(path, _STACK_BYTES).rpartition(_FATAL)
-    if not crashed:  # a stack that it was asked for is no word of its own
+    if not crashed:  # a stack that was asked for is not part of its output
         before, asked, _ = stack.rpartition(STACK_BEGINS)
         return (before.rpartition("\n")[0] if asked else stack)[-LOG_TAIL_BYTES:]
     calls = [line for line in stack.splitlines() if line.startswith("  File ")]
@@ -142,14 +142,14 @@ def last_words(path: str) -> str:
 
 
 def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
-    """The end of a log, which may be of any size; empty where it cannot be read. ``length`` in bytes."""
+    """The end of a log of any size, ``length`` bytes long; empty if the log cannot be read."""
     with contextlib.suppress(OSError):
         return read_end(path, length)
     return ""
 
 
 def read_end(path: str, length: int) -> str:
-    """The end of a log, ``length`` in bytes. Raises OSError."""
+    """The last ``length`` bytes of a log as text. Raises OSError."""
     with Path(path).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - length))
         return file.read().decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Contexts that set an attribute or a variable, or stop the garbage collector, for a while."""
+"""Contexts that change an attribute or a variable, or stop the garbage collector, for a while."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Give variables of the environment other values inside the block, for a process that is started there."""
+    """Change variables of the environment inside the block, for a process that is started there."""
     before = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ.update(changes)
     try:
@@ -33,7 +33,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def collector_waits() -> Iterator[None]:
-    """Switch garbage collection off inside. During imports it finds nothing, and takes a tenth of a start."""
+    """Switch garbage collection off inside the block. During imports it finds nothing but takes a tenth of a start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
 """The process that launches a trial's ranks with PyTorch's own launcher, and sends their first error.
 
-``torch.distributed.run`` (torchrun) starts the ranks, each in a session of its own, and closes their descriptors. So
-each connects to a Unix socket in a private folder, and ends when that closes, however the launcher ended.
+``torch.distributed.run`` (torchrun) starts each rank in its own session and closes its descriptors. So each rank
+connects to a Unix socket in a private folder, and ends when the socket closes, however the launcher ended.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ from advisor.records import Outcome, RankJoined, TrialResult, TrialSpec, World, 
 from advisor.trial.starting import RANK, merged_environment, program
 from advisor.workloads.entrypoint import one_line
 
-# The session gives the trial up when its time is over: a hang has to be reported before. Seconds.
+# The session gives the trial up when its time is over, so a hang has to be reported this long before. Seconds.
 _BEFORE_TIME_OUT_S = 5.0
 _POLL_S = 0.1
-_ENDING_S = 1.5  # torchrun notices the end of a rank, and ends the others: seconds
-# The ranks leave the devices, and torchrun notices. Seconds.
+_ENDING_S = 1.5  # time in which torchrun notices the end of a rank and ends the others; seconds
+# Time in which the ranks leave the devices and torchrun notices it. Seconds.
 _LEAVING_S = 8.0
 _SEES_LOG = "The trial's log has the whole story."
 
@@ -50,7 +50,7 @@ def launch_main(spec: TrialSpec, connection: Connection, asked_at: float) -> NoR
     channel = Channel(connection)
     try:
         result = launcher.run(channel, asked_at + spec.timeout_s - _BEFORE_TIME_OUT_S)
-    except Exception as error:  # a bug of ours is the trial's result, too
+    except Exception as error:  # a bug of perf-advisor is the trial's result, too
         result = TrialResult(Outcome.FAILED, f"the ranks could not be launched: {error}", "Please report it.")
     launcher.end()
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,23 +78,23 @@ class Launcher:
         self._spec, self._world = spec, spec.world
         self._ranks: list[_Rank] = []
         self._activity = ""
-        # That of the rank that reports, and failures as they came; None where a rank ended without a word.
+        # The reporting rank's result, and failures in order of arrival; None if a rank ended without a message.
         self._results: list[TrialResult | None] = []
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(folder / "s"))
         self._server.listen(128)
         own = multiprocessing.get_context("fork")  # no thread has been started yet
-        self._report, self._reporting = own.Pipe(duplex=False)  # both are kept: nothing is read at an end
+        self._report, self._reporting = own.Pipe(duplex=False)  # both ends are kept; a read never ends at a closed pipe
         self._torchrun = own.Process(target=_run_torchrun, args=(spec.environment, spec.world, folder, self._reporting))
         self._torchrun.start()
 
     def run(self, channel: Channel, deadline: float) -> TrialResult:
-        """Listen to the ranks until there is a result, no time left, or a failure: what fails later follows from it."""
+        """Listen to the ranks until there is a result, a failure (the first one is the cause) or no time left."""
         while time.monotonic() < deadline:
             heard = self._listen(channel, deadline)
             if self._results and self._results[0] is not None:
                 return self._results[0]
-            if self._results or not (heard or self._torchrun.is_alive()):  # a rank or torchrun ended without a word
+            if self._results or not (heard or self._torchrun.is_alive()):  # a rank or torchrun ended without a message
                 self._torchrun.join(_ENDING_S)
                 report: TrialResult | None = self._report.recv() if self._report.poll() else None
                 return report or TrialResult(Outcome.CRASHED, "a rank ended without a word", _SEES_LOG)
@@ -107,14 +107,14 @@ class Launcher:
                 "the same options."
             )
             return TrialResult(Outcome.TIMED_OUT, f"the machines did not meet at {endpoint}: {how}", hint)
-        running = [one for one in self._ranks if one.pid and not one.ended]  # an ended one's id may be another's
+        running = [one for one in self._ranks if one.pid and not one.ended]  # the id of an ended one may be reused
         stacks = ((one.number, own_calls(stack_of(one.pid, self._spec.log_path))) for one in running)
         calls = [f"rank {number}: {calls}" for number, calls in stacks if calls]
         hint = "Give it more time with --budget, or fix the hang."
         return TrialResult(Outcome.TIMED_OUT, f"{how} ({self._activity or 'starting'})", hint, "\n".join(calls))
 
     def _listen(self, channel: Channel, deadline: float) -> bool:
-        """Take what the ranks say, and whether one said something within a moment."""
+        """Handle the ranks' messages, and return whether any arrived within a moment."""
         live = [one for one in self._ranks if not one.ended]
         ready = wait([self._server, *(one.connection for one in live)], timeout=_POLL_S)
         if self._server in ready:
@@ -133,7 +133,7 @@ class Launcher:
                     garbage = isinstance(error, GarbageError)
                     self._results.append(TrialResult(Outcome.CRASHED, str(error)) if garbage else None)
                 continue
-            # The first rank of this machine; with several machines it may not be rank 0.
+            # The first rank of this machine reports; with several machines it may not be rank 0.
             reports = one.number >= 0 and one.number % self._world.ranks == 0
             if isinstance(message, RankJoined):
                 one.number, one.pid = message.rank, message.pid
@@ -150,22 +150,22 @@ class Launcher:
         return bool(ready)
 
     def end(self) -> None:
-        """Wait for ranks that are done to leave, and end the others with torchrun."""
+        """Wait for finished ranks to leave, and end the others together with torchrun."""
         if self._ranks and all(one.result is not None and one.result.measured for one in self._ranks):
             self._torchrun.join(_LEAVING_S)
         for one in self._ranks:
             with contextlib.suppress(OSError):
                 one.connection.close()
             if one.pid and self._torchrun.is_alive():
-                household.kill(one.pid, group=True)  # torchrun made each the leader of a session
+                household.kill(one.pid, group=True)  # torchrun made each rank the leader of a session
         self._torchrun.join(_ENDING_S)
         self._torchrun.kill()
 
 
 def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report: Connection) -> None:
-    """Run torchrun in this process, which has PyTorch imported already, and send what it raised."""
+    """Run torchrun in this process, which has imported PyTorch already, and send the error that it raised."""
     os.environ |= merged_environment(variables)
-    os.environ.setdefault(household.SAFE_PATH, household.OURS)  # a json.py in the working directory
+    os.environ.setdefault(household.SAFE_PATH, household.OURS)  # keep a json.py in the working directory out
     try:
         from torch.distributed.run import main
 
@@ -178,7 +178,7 @@ def _run_torchrun(variables: dict[str, str], world: World, folder: Path, report:
 
 
 def of_torchrun(error: BaseException) -> TrialResult:
-    """The result of a trial that torchrun ended with an error: that of the rank that ended first, or its own."""
+    """The result of a trial that torchrun ended with an error: of the rank that ended first, or of torchrun."""
     if isinstance(error, DistNetworkError):
         reason = f"torchrun cannot use its endpoint: {one_line(error)}"
         return TrialResult(Outcome.FAILED, reason, "Name a free port with --rdzv-endpoint HOST:PORT.")
@@ -186,13 +186,13 @@ def of_torchrun(error: BaseException) -> TrialResult:
         return TrialResult(Outcome.FAILED, f"torchrun failed: {one_line(error)}", _SEES_LOG)
     rank, first = error.get_first_failure()
     if first.exitcode >= 0:
-        message: Any = first.message  # of a rank that wrote an error file a dict
+        message: Any = first.message  # a dict if the rank wrote an error file
         text = message["message"] if isinstance(message, dict) else message
         return TrialResult(Outcome.FAILED, f"rank {rank}: {text.strip().splitlines()[-1]}", _SEES_LOG)
     ended, hint = f"rank {rank}: its process was ended by {signal.Signals(-first.exitcode).name}", _SEES_LOG
     if first.exitcode == -signal.SIGKILL:
         ended += " (the system kills a process that takes too much memory, unless a person did)"
-        hint = "Try a smaller batch size, or look for what ended it."
+        hint = "Try a smaller batch size, or find out what ended it."
     elif first.exitcode == -signal.SIGABRT:
         ended += " (NCCL ends a rank that has waited for another too long)"
     return TrialResult(Outcome.CRASHED, ended, hint)

@@ -1,4 +1,4 @@
-"""A rank of a trial, a program that torchrun starts: its part of a plain model's trial, or of a script's."""
+"""A rank of a trial, as a program that torchrun starts: its part of a plain model's trial or of a script's trial."""
 
 import datetime
 import math
@@ -46,11 +46,11 @@ from advisor.trial.raised import result_of
 from advisor.trial.timed_loop import feed_of, schedules_that_go_on, stepper
 from advisor.workloads.loop import Loop, seed_host
 
-# For the machines to meet before a trial is sent.
+# Time for the machines to meet before a trial is sent.
 _MEETING = datetime.timedelta(seconds=60)
-# A rank that lost another waits before it says so: the launcher and torchrun see the other's end first. Seconds.
+# A rank that lost another waits this long before it reports that, so that the other's end is seen first. Seconds.
 _OTHER_FIRST_S = 3.0
-# Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
+# Single steps without communication: as many as fit into this time, within these counts. Seconds, counts.
 _ALONE_S = 1.0
 _FEWEST_ALONE, _MOST_ALONE = 6, 40
 _PROFILED_STEPS = 4
@@ -59,14 +59,14 @@ _RETURN_PLAIN = "Return the plain model and loader from build(): perf-advisor st
 
 
 def gathered(value: Any) -> list[Any]:
-    """The value of each rank. All ranks call it at once."""
+    """The value of each rank. All ranks must call it at the same time."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
 
 
 class SharedClock(StepClock):
-    """Times blocks that all ranks run: each lasts as long as in the slowest rank, so all agree on when to end."""
+    """Times blocks that all ranks run. A block lasts as long as in the slowest rank, so all agree when to end."""
 
     def run(self, steps: int) -> Block:
         """Time one block of steps in all ranks."""
@@ -75,7 +75,7 @@ class SharedClock(StepClock):
         return Block(steps, sum(samples), max(seconds))
 
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 0) -> list[Block]:
-        """Time blocks one by one, until there are enough."""
+        """Time blocks one by one until there are enough."""
         blocks: list[Block] = []
         while not enough(blocks):
             blocks.append(self.run(steps))
@@ -83,19 +83,19 @@ class SharedClock(StepClock):
 
 
 class RankTrial(Stages):
-    """One rank's part of a trial of a plain model, which is spread over the ranks here."""
+    """One rank's part of a trial of a plain model, which this class spreads over the ranks."""
 
     def run(self) -> records.TrialResult:
-        """Load, divide, wrap, compare the first steps, warm up, measure. Raises what the user's code raises."""
+        """Load, divide, wrap, compare the first steps, warm up, measure. Raises any error of the user's code."""
         started = time.perf_counter()
         loop, device = self._load()
-        if loop.spread_already:  # under torchrun only
+        if loop.spread_already:  # in a target for torchrun only
             raise TargetError(f"{loop.spread_already}.", _RETURN_PLAIN)
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
         dist.init_process_group(
             COLLECTIVES[device.type],
-            timeout=datetime.timedelta(seconds=self.spec.timeout_s),  # the launcher ends a hang before, with its calls
+            timeout=datetime.timedelta(seconds=self.spec.timeout_s),  # the launcher ends a hang earlier, with its calls
             device_id=device if backend_of(device).has_memory else None,
         )
         parts = self._applied(loop, device)
@@ -131,11 +131,11 @@ class RankTrial(Stages):
         try:
             components.model = spread_model(components.model, components.optimizer, components.plan)
         except (ValueError, TypeError) as problem:
-            hint = "Leave this strategy out, or mend the model."
+            hint = "Leave this strategy out, or change the model."
             raise TargetError(f"the model cannot be wrapped: {problem}", hint) from problem
 
     def _share(self, components: Components) -> Any:
-        """This rank's part of the data; in one process all of it."""
+        """This rank's part of the data; all of it if there is one process."""
         rank, ranks = dist.get_rank(), dist.get_world_size()
         if isinstance(components.data, DataLoader):
             try:
@@ -172,7 +172,7 @@ class RankTrial(Stages):
             try:
                 loss = step(feed.next())
             except RuntimeError as error:
-                if not unused:  # DistributedDataParallel refuses the step after one without a parameter's gradient
+                if not unused:  # DDP fails in the step after one with an unused parameter
                     raise
                 hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
                 raise TargetError(UNUSED_PARAMETERS, hint) from error
@@ -184,7 +184,7 @@ class RankTrial(Stages):
         return losses
 
     def _ranks(self, step: Any, clock: SharedClock, blocks: list[Block], plan: StepPlan) -> records.RanksFound:
-        """The findings over all ranks; and the communication between them."""
+        """The results over all ranks, and the communication between them."""
         exposed, alone = None, list[list[float]]()
         if dist.get_world_size() > 1:
             self._say("looking at the communication")
@@ -203,14 +203,14 @@ class RankTrial(Stages):
 
 
 class RankOfScript(Stages):
-    """One rank's part of a trial of a script that is written for torchrun: it runs up to its loop, as in all ranks.
+    """One rank's part of a trial of a script for torchrun. Like all ranks, it runs the script up to its loop.
 
-    Rank 0 measures its steps as those of any script. The others take the same steps with no end: the ranks wait for one
+    Rank 0 measures its steps as in any script. The other ranks take the same steps without end. The ranks wait for one
     another, so rank 0's step takes as long as the slowest rank's.
     """
 
     def run(self) -> records.TrialResult:
-        """Measure in rank 0; in another one take steps until the process is ended."""
+        """Measure in rank 0; in the other ranks, take steps until the process is ended."""
         return super().run() if os.environ["RANK"] == "0" else self._follow()
 
     @schedules_that_go_on()
@@ -221,8 +221,8 @@ class RankOfScript(Stages):
             step, feed = applied_step(loop, device, self.catalog, self.spec)
         else:
             parts = self._applied(loop, device)
-            # Loaders have the ranks meet where an epoch begins, as Accelerate's do, and sharded parameters where one
-            # looks at them: what rank 0 does before its steps, and with which batches, is done here too.
+            # Some loaders make the ranks meet at the start of an epoch (Accelerate's), and sharded parameters do when
+            # they are read. So this rank does the same as rank 0 before its steps, with the same batches.
             for batch in self._first_batches(parts):
                 parts.step(batch)
             step, feed = parts.step, feed_of(parts.components, self.spec.seed)
@@ -241,7 +241,7 @@ class RankOfScript(Stages):
 def exposed_ms(clock: StepClock) -> float | None:
     """Milliseconds of a step in which only NCCL's kernels run; None without a profiler that sees them.
 
-    All ranks call it at once. The slowest rank waits for no other, so the least of their times is communication.
+    All ranks must call it at the same time. The slowest rank waits for no other, so the shortest time is communication.
     """
     if not clock.backend.is_ahead:
         return None
@@ -267,14 +267,14 @@ def steps_alone(step: Any, clock: StepClock, step_s: float, plan: StepPlan) -> l
 
 
 def straggler_share(everywhere: list[list[float]]) -> float | None:
-    """The share of a step for which its fastest rank waits for its slowest, 0 to 1, by the ms of each rank's steps."""
+    """The share of a step, 0 to 1, that the fastest rank waits for the slowest, by the ms of each rank's steps."""
     steps = list(zip(*everywhere, strict=True))
     return median(max(times) - min(times) for times in steps) / median(map(max, steps)) if steps else None
 
 
 @record
 def main(address: str) -> None:
-    """Run this rank's part of a trial. Errors are sent to the launcher, and raised again so that torchrun sees them.
+    """Run this rank's part of a trial. Errors are sent to the launcher and raised again, so that torchrun sees them.
 
     ``address`` is the launcher's socket, which sends the trial; empty on a machine that follows another's session.
     """
@@ -289,9 +289,9 @@ def main(address: str) -> None:
         redirect_output(spec.log_path)
         channel = Channel(connection)
         channel.send(records.RankJoined(int(os.environ["RANK"]), os.getpid()))
-    if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:  # the ranks on the session's machine send it to the others
+    if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:  # ranks on the session's machine send it to the others
         meeting, _, _ = next(rendezvous("env://", timeout=_MEETING))
-        store = PrefixStore("trial", meeting)  # apart from the process group's keys
+        store = PrefixStore("trial", meeting)  # separate from the process group's keys
         if spec is not None:
             store.set("spec", pickle.dumps(spec).hex())
         spec = pickle.loads(bytes.fromhex(store.get("spec").decode()))  # noqa: S301 - of the same person's session
@@ -299,20 +299,20 @@ def main(address: str) -> None:
     failure: BaseException | None = None
     try:
         device = "cpu"
-        if spec.target.device != "cpu" and torch.cuda.is_available():  # among those that CUDA_VISIBLE_DEVICES shows
+        if spec.target.device != "cpu" and torch.cuda.is_available():  # one of those that CUDA_VISIBLE_DEVICES shows
             device = f"cuda:{os.environ['LOCAL_RANK']}"
             torch.cuda.set_device(device)
         spec = replace(spec, target=replace(spec.target, device=device))
         by_script = spec.world is not None and spec.world.script
         result = (RankOfScript if by_script else RankTrial)(spec, channel, deadline).run()
-    except BaseException as error:  # whatever the user's code raises is the trial's result
+    except BaseException as error:  # any error of the user's code is the trial's result
         failure, result = error, result_of(error)
     flush_streams()
     errors = (failure, failure.__cause__) if failure is not None else ()
-    # They may follow from another rank's end. Gloo's have no class: they name its source file.
+    # These errors may follow from another rank's end. Gloo's errors have no class, but they name its source file.
     if any(isinstance(one, DistError) or (isinstance(one, RuntimeError) and "gloo/" in str(one)) for one in errors):
         time.sleep(_OTHER_FIRST_S)
     channel.send(result)
     if failure is not None:
         raise failure
-    os._exit(0)  # user code may have left threads, and NCCL need not say goodbye
+    os._exit(0)  # user code may have left threads, and NCCL needs no orderly end

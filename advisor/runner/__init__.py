@@ -1,1 +1,1 @@
-"""Trial processes, seen from their parent: started, listened to, timed out, killed."""
+"""Trial processes as their parent sees them: started, listened to, timed out, killed."""

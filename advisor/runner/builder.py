@@ -1,4 +1,4 @@
-"""The builder, seen from the session's process: it builds the workload once, and trials are forked from it."""
+"""The builder as the session's process sees it: it builds the workload once, and trials are forked from it."""
 
 import atexit
 import contextlib
@@ -18,14 +18,14 @@ from advisor.runner.fork_server import CONTEXT
 TOO_LONG = "building the model takes too long"
 NOT_IMPORTED = "importing PyTorch takes too long"
 _LOOK_EVERY_S = 0.1
-# Time limit of the builder's answer to a spec: it may be importing the compiler. Seconds.
+# Time limit for the builder's answer to a spec, since it may be importing the compiler. Seconds.
 _ANSWERS_WITHIN_S = 20.0
-# What building takes beside the target's own part: it waits for threads that are ending. Seconds.
+# Extra time for building beyond the target's own part: the builder waits for threads that are ending. Seconds.
 _GRACE_S = 1.0
 
 
 class ForkedTrial:
-    """A trial that the builder forked, as a :class:`multiprocessing.Process`; its end is told over a pipe."""
+    """A trial that the builder forked, with the methods of :class:`multiprocessing.Process`. A pipe reports its end."""
 
     def __init__(self, pid: int, end: Connection) -> None:
         self.pid = pid
@@ -34,14 +34,14 @@ class ForkedTrial:
 
     @property
     def sentinel(self) -> int:
-        """Ready to read when the trial has ended."""
+        """A descriptor that is ready to read when the trial has ended."""
         return self._end.fileno()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the trial has ended, for ``timeout`` seconds at most."""
+        """Wait until the trial has ended, for at most ``timeout`` seconds."""
         if self._end.closed:
             return
-        with contextlib.suppress(EOFError, OSError):  # the builder is gone: nobody can tell
+        with contextlib.suppress(EOFError, OSError):  # the builder is gone, so the exit code is unknown
             message = receive_message(self._end, timeout)
             if message is None:
                 return
@@ -59,7 +59,7 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target; it ends with the process that made it. ``imported`` are for another one."""
+    """One builder process for one target. It ends with the session. ``imported`` lists modules for another builder."""
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str, imports: BuilderReady | None = None) -> None:
         self.target = target
@@ -71,9 +71,9 @@ class Builder:
         self._process = CONTEXT.Process(target=_enter, args=(target, seed, self._theirs, log_path, imports))
 
     def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
-        """Wait until the target is built. Returns the reason that no trial can be forked from it; empty if trials can.
+        """Wait until the target is built. Return the reason that trials cannot be forked from it; empty if they can.
 
-        ``timeout_s`` is for building alone, ``within_s`` also for starting the process, which imports torch.
+        ``timeout_s`` limits the building, ``within_s`` also the start of the process, which imports torch.
         """
         until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
@@ -86,7 +86,7 @@ class Builder:
         finally:
             self._theirs.close()
         now = time.monotonic()
-        # An import that took all of it leaves building a little.
+        # If the import took all of the time, building still gets a little.
         until = min(now + timeout_s + _GRACE_S, max(until, now + _GRACE_S))
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
@@ -95,14 +95,14 @@ class Builder:
                     self.usable, self.imported = not ready.problem, ready if ready.modules else None
                     return ready.problem
             if self._process.pid is not None and not cancelled():
-                stack_of(self._process.pid, self._log_path)  # for who reads the log
+                stack_of(self._process.pid, self._log_path)  # for readers of the log
             return TOO_LONG
         return "the process that builds the model ended"
 
     def serves(self, spec: TrialSpec) -> bool:
-        """Whether this trial can be forked: the same target, and no settings that must be applied before building."""
+        """Whether this trial can be forked: it has the same target, and no settings to apply before building."""
         same = spec.target == self.target and spec.seed == self.seed
-        # An export is verified as in a program of its own.
+        # An export is verified in a new program.
         by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY, TrialKind.PACKAGE) or spec.world is not None
         return self.usable and same and not spec.environment and not by_itself
 
@@ -120,7 +120,7 @@ class Builder:
         finally:
             told.close()
         if not isinstance(answer, Forked):
-            self.close()  # it would fork the trial later, beside the one that is started in its place
+            self.close()  # else it would fork the trial later, beside the trial that is started instead
             raise OSError("the process that builds the target did not answer")
         return ForkedTrial(answer.pid, end)
 
@@ -131,13 +131,13 @@ class Builder:
         self._connection.close()
         if self._process.pid is not None:
             kill(self._process.pid, group=True)
-            if self._process.is_alive():  # it may not lead a group of its own yet
+            if self._process.is_alive():  # it may not lead its own group yet
                 self._process.kill()
             self._process.join(1.0)
 
 
 def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None) -> None:
-    """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
+    """The builder's first function. Its import is here since it imports torch, which the fork server preloads."""
     from advisor.trial.starting import import_main
 
     import_main(connection, log_path)

@@ -1,6 +1,6 @@
-"""The fork server, seen from the session's process: started, and started again where it died.
+"""The fork server as the session's process sees it: started, and started again if it died.
 
-Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
+Never imports torch. The code that runs in the fork server itself is ``trial/preload.py``.
 """
 
 import contextlib
@@ -24,29 +24,29 @@ from advisor.process.meanwhile import environment, replaced
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
-# An import gets this long also beyond a short budget: without it there is no result. Seconds.
+# The import of torch gets this long even beyond a short budget: without it there is no result. Seconds.
 _IMPORTS_AT_LEAST_S = 120.0
 _LOOK_EVERY_S = 0.05
 
 
 def prepare() -> None:
-    """Start the fork server unless it is running, before an app takes the terminal. It imports torch by itself.
+    """Start the fork server, before an app takes the terminal, unless it is running. It imports torch by itself.
 
-    Raises UsageError when there is no room for temporary files.
+    Raises UsageError if there is no space for temporary files.
     """
     folder = str(scratch_folder())
-    # A socket.py or a torch.py in the working directory is none of Python's or PyTorch's.
+    # A socket.py or torch.py in the working directory must not replace Python's or PyTorch's.
     safe = {} if household.SAFE_PATH in os.environ else {household.SAFE_PATH: household.OURS}
-    # The app may be on the screen, whose sys.stderr has no descriptor for the resource tracker to inherit. The tracker
-    # would warn on the terminal of semaphores of killed trials, which it cleans up; the last option counts.
+    # In a running app, sys.stderr has no descriptor that the resource tracker could inherit. The tracker would also
+    # warn on the terminal about semaphores of killed trials, which it cleans up. The last of the options counts.
     quiet = replaced(sys, "warnoptions", [*sys.warnoptions, "ignore"])
     with contextlib.redirect_stderr(None), quiet, environment(safe):
         resource_tracker.ensure_running()
     if _running() is not None:
         return
-    process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
+    process.current_process()._config["tempdir"] = folder  # folder for sockets
     CONTEXT.set_forkserver_preload(_PRELOAD)
-    # It starts with SIGINT blocked, until it handles that itself.
+    # It starts with SIGINT blocked, until it has its own handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         scratch = {household.SCRATCH: f"{os.getpid()}:{folder}"}
@@ -57,10 +57,10 @@ def prepare() -> None:
 
 
 def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, within_s: float = math.inf) -> None:
-    """Have the fork server start a process, in a thread: it may not answer, and the caller must not wait for ever.
+    """Have the fork server start a process. A thread waits for it, since it may never answer.
 
-    The first process waits until the fork server has imported torch: at most ``within_s``, or two minutes where that is
-    less. Raises TimeoutError then; OSError when no process was started, or when the start is given up.
+    The first process waits until the fork server has imported torch: at most ``within_s``, but at least two minutes.
+    Then it raises TimeoutError. Raises OSError if no process was started or the start is given up.
     """
     prepare()
     started: Future[None] = Future()
@@ -69,7 +69,7 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
         try:
             made.start()
             started.set_result(None)
-        except BaseException as error:  # for the thread that waits
+        except BaseException as error:  # passed on to the waiting thread
             started.set_exception(error)
 
     threading.Thread(target=run, name="process-start", daemon=True).start()
@@ -79,7 +79,7 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
         if give_up():
             raise OSError("given up")
         if elapsed_s > max(within_s, _IMPORTS_AT_LEAST_S):
-            _kill()  # then the thread's own wait ends
+            _kill()  # ends the thread's own wait
             raise TimeoutError(f"PyTorch was not imported within {elapsed_s:.0f} s")
     if error := started.exception():
         _kill()
@@ -89,7 +89,7 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False, *, wit
 
 
 def _running() -> psutil.Process | None:
-    """The fork server's process; None where there is none, or it has died."""
+    """The fork server's process; None if there is none or it has died."""
     pid: int | None = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009 - it has no public name
     with contextlib.suppress(psutil.NoSuchProcess):
         server = psutil.Process(pid) if pid is not None else None
@@ -98,7 +98,7 @@ def _running() -> psutil.Process | None:
 
 
 def _kill() -> None:
-    """End the fork server; the next call has another."""
+    """End the fork server. The next call starts another."""
     until = time.monotonic() + 1.0
     while (server := _running()) is not None and time.monotonic() < until:
         household.kill(server.pid)

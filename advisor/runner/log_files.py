@@ -1,4 +1,4 @@
-"""The size of a process's log: a large one loses its middle, so that it does not fill the disk."""
+"""Limits the size of a process's log: a large log loses its middle, so that it does not fill the disk."""
 
 import contextlib
 import os
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from advisor.figures.formatting import format_bytes
 
-# A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
+# Size to which the log of a running process may grow between two checks before it is shortened. Bytes.
 _MOST_RUNNING = 16 * 2**20
-# Size of a log that is kept once its process has ended, half of it from the beginning. Bytes.
+# Size of a log once its process has ended; half of it is from the beginning. Bytes.
 _KEPT = 2**20
-_WATCH_EVERY_S = 0.1  # seconds: a program can write some hundred megabytes in one
-# Reads of what is appended during a cut: a program that writes without a pause is never caught up with. A count.
+_WATCH_EVERY_S = 0.1  # seconds; a program can write hundreds of megabytes per second
+# Reads of appended output during a cut; a program that never pauses cannot be caught up with. A count.
 _CATCHES_UP = 100
 
 
 @contextlib.contextmanager
 def bounded(path: str) -> Iterator[None]:
-    """Make the folder of a process's log, and keep the log small while the process runs, and smaller after."""
+    """Create the folder of a process's log. Keep the log small while the process runs, and smaller afterwards."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     over = threading.Event()
 
@@ -40,7 +40,7 @@ def bounded(path: str) -> Iterator[None]:
 def shorten(path: str, most: int) -> None:
     """Cut the middle out of a log that is larger than ``most`` bytes. Its process may still append to it.
 
-    What it writes between the last read of the log and the cut is lost.
+    Output that is written between the last read of the log and the cut is lost.
     """
     with contextlib.suppress(OSError):
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,4 +1,4 @@
-"""The process of one trial, seen from its parent: started, listened to, timed out and killed."""
+"""The process of one trial as its parent sees it: started, listened to, timed out and killed."""
 
 import contextlib
 import math
@@ -20,25 +20,25 @@ from advisor.runner.fork_server import CONTEXT
 
 # Time for a process to end by itself before it is killed. Seconds.
 GRACE_S = 5.0
-# Longest wait for a cancellation to be seen where the system cannot end the process. Seconds.
+# Longest time before a cancellation is noticed if the system cannot end the process. Seconds.
 _LOOK_EVERY_S = 1.0
 _BY_SIGNAL = "Leave out the first call below, where there is one, and run again."
-# Files, in the calls of a stack, of what speaks to other machines.
+# Files in the calls of a stack that show communication with other machines.
 _NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib", "/http/client.py", "/requests/", "/ssl.py")
 _NO_NETWORK = (
-    "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
-    "there is no answer."
+    "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or find out "
+    "why there is no answer."
 )
-# Files, in the calls of a stack, of what waits for another process.
+# Files in the calls of a stack that show a wait for another process.
 _PROCESSES = ("/multiprocessing/popen_", "/multiprocessing/spawn.py")
-_NO_PROCESSES = "It waited for a process that it had started, in which nothing is measured: let this one do the work."
-_LEFT = "Take out what ends the process, such as os._exit in the target; the trial's log may say more."
+_NO_PROCESSES = "It waited for a process that it had started. Nothing is measured there: do the work in this process."
+_LEFT = "Remove the call that ends the process, such as os._exit in the target; the trial's log may say more."
 
 Listener = Callable[[TrialMessage], None]
 
 
 class Trial:
-    """One trial process, seen from its parent."""
+    """One trial process as its parent sees it."""
 
     def __init__(self, spec: TrialSpec, listen: Listener, builder: Builder | None = None) -> None:
         self.spec = spec
@@ -55,17 +55,17 @@ class Trial:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process, once it has one."""
+        """The id of the trial's process, or None before it starts."""
         return self._process.pid if self._process is not None else None
 
     @property
     def leaving(self) -> int | None:
-        """The id of its process where that was forked, has reported and still ends: it may hold a GPU's memory."""
+        """The id of a forked process that has reported but not ended and may hold GPU memory; None if there is none."""
         process = self._process if self._has_reported else None
         return process.pid if isinstance(process, ForkedTrial) and process.is_alive() else None
 
     def start(self) -> None:
-        """Ask the builder for the process, or the fork server."""
+        """Get the process from the builder or, if that fails, from the fork server."""
         asked_at = time.monotonic()
         self._connection, theirs = CONTEXT.Pipe()
         if self._builder is not None:
@@ -74,7 +74,7 @@ class Trial:
         if self._process is None:
             process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
             self._process = process
-            try:  # the first trial waits for the fork server to have imported torch; a cancellation does not
+            try:  # the first trial waits for the fork server's import of torch, unless it is cancelled
                 fork_server.start(process, lambda: self._cancelled, within_s=self.spec.timeout_s)
             except OSError as error:
                 refused = refusal_of(error.__cause__ or error)
@@ -83,13 +83,13 @@ class Trial:
         self._deadline = time.monotonic() + self.spec.timeout_s
 
     def result(self) -> TrialResult:
-        """Wait for the trial's end. Never raises for what happens in the trial."""
+        """Wait for the trial's end. Errors in the trial are not raised but become its result."""
         while self._result is None:
             self._receive()
         return self._result
 
     def result_by(self, moment: float) -> TrialResult | None:
-        """The trial's result, if it has one before this moment of ``time.monotonic()``."""
+        """The trial's result if it arrives before this moment of ``time.monotonic()``, else None."""
         while self._result is None and self._connection is not None:
             left_s = max(0.0, moment - time.monotonic())
             if not left_s and not self._connection.poll():
@@ -98,14 +98,14 @@ class Trial:
         return self._result
 
     def wait_ready(self) -> TrialResult | None:
-        """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
+        """Wait until an interactive trial has warmed up, then return None. If it ended earlier, return its result."""
         while self._result is None:
             if isinstance(self._receive(), messages.Ready):
                 return None
         return self._result
 
     def measure_block(self, seconds: float) -> Block | TrialResult:
-        """Have an interactive trial time one block. Return the trial's result instead if it has ended."""
+        """Have an interactive trial time one block. If it has ended, return its result instead."""
         self._send(seconds)
         while self._result is None:
             if isinstance(message := self._receive(), Block):
@@ -118,12 +118,12 @@ class Trial:
         return self.result()
 
     def cancel(self) -> None:
-        """End the trial at once, from any thread; its result says so."""
+        """End the trial at once, from any thread. Its result says that it was cancelled."""
         self._cancelled = True
         self._kill_group()
 
     def kill(self) -> None:
-        """Kill the trial's processes, and wait for the end unless the next trial does (``leaving``)."""
+        """Kill the trial's processes and wait for their end, unless the next trial waits for it (``leaving``)."""
         self._kill_group()
         if self._process is not None and self._process.pid is not None and self.leaving is None:
             self._process.join(GRACE_S)
@@ -131,13 +131,13 @@ class Trial:
             self._connection.close()
 
     def _send(self, command: TrialCommand) -> None:
-        # A trial that has died is noticed by the next receive.
+        # If the trial has died, the next receive notices it.
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.send(command)
 
     def _receive(self, within_s: float = math.inf) -> TrialMessage | None:
-        """The next message, which the listener gets first; None if there is none yet, or the trial ended without."""
+        """The next message, after the listener got it; None if there is none yet or the trial ended without one."""
         if self._cancelled or self._connection is None or self._process is None:
             self._end(Outcome.CANCELLED)
             return None
@@ -168,7 +168,7 @@ class Trial:
         return message
 
     def _end_by_death(self) -> None:
-        """The process ended without a last word: a signal, most often."""
+        """Set the result of a process that ended without one, usually because of a signal."""
         assert self._process is not None
         self._process.join(GRACE_S)
         code = self._process.exitcode
@@ -181,7 +181,7 @@ class Trial:
             self._end(Outcome.CRASHED, f"the trial process was ended by {signal.Signals(-code).name}", _BY_SIGNAL)
 
     def _time_out(self) -> None:
-        # Before it comes to the user's code a trial may not know the signal that asks for its calls.
+        # Before the user's code runs, a trial may not handle the signal that asks for its stack yet.
         stack = stack_of(self.pid, self.spec.log_path) if self._activity and self.pid is not None else ""
         self._kill_group()
         half = (self._batch_size or 0) // 2
@@ -193,7 +193,7 @@ class Trial:
         self._end(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}", hint, calls)
 
     def _end(self, outcome: Outcome, reason: str = "", hint: str = "", details: str = "") -> None:
-        """Set the result of a trial that has none of its own. Of one that was cancelled it says no more than that."""
+        """Set the result of a trial that did not report one. A cancelled trial only says that it was cancelled."""
         path = self.spec.log_path
         if self._cancelled:
             self._result = TrialResult(Outcome.CANCELLED, "cancelled", log_path=path)
@@ -208,13 +208,13 @@ class Trial:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # The group does not exist before the child's first instruction, nor after its last.
+            # The group does not exist before the child's first instruction or after its last.
             if process.is_alive():
                 process.kill()
 
 
 def advice(stack: str, hint: str) -> tuple[str, str]:
-    """The hint for a process that was stopped with this stack, ``hint`` by default; and its own calls."""
+    """The hint for a process that was stopped with this stack (``hint`` if nothing is known) and the user's calls."""
     calls = "\n".join(stack.splitlines()[:CALLS_TOLD])
     if any(part in calls for part in _NETWORK):
         return _NO_NETWORK, ""
@@ -222,7 +222,7 @@ def advice(stack: str, hint: str) -> tuple[str, str]:
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """The trial's first function: what imports torch is preloaded with the fork server, and imported here alone."""
+    """The trial's first function. Its imports are here because they import torch, which the fork server preloads."""
     from advisor.trial.starting import import_main, replace_program
 
     if spec.environment and spec.world is None:

@@ -1,7 +1,7 @@
 """The runner: trials run one after another, forked from one build. Never imports torch.
 
-A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
-so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
+A fork server that has imported torch starts a trial in tens of milliseconds. Each trial has its own process group, so
+that its DataLoader and compile workers die with it. Any error in a trial becomes a ``TrialResult``.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from advisor.runner.trial_process import Listener, Trial
 
 
 class Runner:
-    """Starts trials one after the other, or two that take turns. ``cancel`` ends them all, from any thread."""
+    """Runs trials one after another, or two that take turns. ``cancel`` ends all of them, from any thread."""
 
     def __init__(self) -> None:
         self._live: set[Trial] = set()
@@ -29,7 +29,7 @@ class Runner:
         self._builder: Builder | None = None
         self._before: Trial | None = None
         self._beside: Trial | None = None
-        self._stopped_s = 0.0  # how long what compiles beside the trials stood still
+        self._stopped_s = 0.0  # how long the compilation beside trials was stopped
         self._leaving_beside = contextlib.ExitStack()
         self.cancelled = False
 
@@ -38,9 +38,9 @@ class Runner:
     def build_once(
         self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = math.inf
     ) -> str:
-        """Build a target in a process from which later trials of it are forked; for the times see ``Builder.build``.
+        """Build a target in a process from which its later trials are forked; ``Builder.build`` explains the times.
 
-        Returns the reason that it failed, or an empty text; each trial then builds the target itself.
+        Returns the reason if that failed, else an empty text. After a failure each trial builds the target itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
@@ -57,25 +57,25 @@ class Runner:
         return problem
 
     def forget_build(self) -> bool:
-        """End the process from which trials are forked; whether there was one."""
+        """End the process from which trials are forked, and return whether there was one."""
         builder, self._builder = self._builder, None
         if builder is not None:
             builder.close()
         return builder is not None
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
-        """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
+        """Run a trial to its end and return its result, even if it fails, hangs, crashes or is cancelled."""
         with self.open(spec, listen) as trial:
             return trial.result()
 
     def compile_beside(self, spec: TrialSpec) -> None:
-        """Start a trial that only compiles, to fill the compiler's cache, beside other trials; one at a time."""
+        """Start a trial that only compiles, beside other trials, to fill the compiler's cache. One at a time."""
         self.end_beside()
         self._stopped_s = 0.0
         self._beside = self._leaving_beside.enter_context(self.open(spec, lambda message: None))
 
     def compiled_beside(self, within_s: float = 0.0) -> TrialResult | None:
-        """The result of the background compilation; None if there is none within the time, or nothing compiles."""
+        """The result of the background compilation; None if none arrives within the time or nothing compiles."""
         beside = self._beside
         result = beside.result_by(time.monotonic() + within_s) if beside is not None else None
         if result is not None:
@@ -91,7 +91,7 @@ class Runner:
 
     @contextlib.contextmanager
     def beside_stopped(self) -> Iterator[None]:
-        """Stop the background compilation, which slows steps. Where this process dies, the fork server ends it."""
+        """Pause the background compilation, which slows steps. If this process dies, the fork server ends it."""
         group = self._beside.pid if self._beside is not None else None
         if group is None:
             yield
@@ -108,7 +108,7 @@ class Runner:
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
-        """A live trial, killed with its whole process group on leaving."""
+        """A live trial, which is killed with its whole process group at the end of this context."""
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         beside = self._beside.pid if self._beside is not None else None
         leaving = self._before.leaving if self._before is not None else None
@@ -127,12 +127,12 @@ class Runner:
                     self._live.discard(trial)
 
     def cancel(self) -> None:
-        """End every live trial at once; trials asked for later are not started."""
+        """End every live trial at once. Later trials do not start."""
         self.cancelled = True
         self.skip(beside=True)
 
     def skip(self, *, beside: bool = False) -> None:
-        """End every live trial at once; the background compilation too if ``beside``. Later trials start as usual."""
+        """End every live trial at once, and the background compilation if ``beside``. Later trials start as usual."""
         with self._lock:
             live = [trial for trial in self._live if beside or trial is not self._beside]
         for trial in live:

@@ -1,1 +1,1 @@
-"""Runs inside a trial process: loading, timing, memory, phases, profile, numerics."""
+"""The code that runs inside a trial process: loading, timing, memory, phases, profile, numerics."""

@@ -15,7 +15,7 @@ from advisor.step.step import InferStep, OwnStep, TrainStep
 
 
 def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
-    """The form of the batch that this step takes; None if no form fits."""
+    """The form of a batch for this step; None if no form fits."""
     if batch is None:
         return None
     if isinstance(step, OwnStep):
@@ -30,14 +30,14 @@ def batch_form_of(step: TrainStep | InferStep, batch: Any) -> BatchForm | None:
 
 
 def with_own_loss(form: BatchForm, loss_at: str) -> BatchForm | None:
-    """The form of a batch whose loss the model computes, at this place in its output; None if there is none."""
-    # Where a target belongs to the output's scores, a later number is only a part of the loss, as in `default_loss`.
+    """The form of a batch if the model computes its loss, at this place in its output; None if there is none."""
+    # If a target belongs to the output's scores, a later number is only a part of the loss (see `default_loss`).
     part = form.target not in ("", "batch") and re.fullmatch(r"output\[[1-9]\d*\]", loss_at)
     return replace(form, target=loss_at) if loss_at and not part else None
 
 
 def place_of_loss(output: Any) -> str:
-    """The code that reads a model's own loss from its ``output``; empty where it has none."""
+    """The code that reads a model's own loss from its ``output``; empty if there is none."""
     loss = own_loss(output)
     if loss is None:
         return ""
@@ -49,7 +49,7 @@ def place_of_loss(output: Any) -> str:
 
 
 def form_of_batch(batch: Any, split: SplitBatch, takes: str = "") -> BatchForm:
-    """The form of a batch that a model is called with by ``split``; ``takes`` is that of a LossCall, empty for none."""
+    """The form of a batch for a model that is called by ``split``; ``takes`` is a LossCall's, empty for none."""
     places = list(_places(batch, [*split.kwargs, *TARGET_NAMES]))
     target = "" if split.target is None or not takes else _target(split.target, places, takes)
     return BatchForm(_kind(batch), _inputs(split, places), target)
@@ -86,7 +86,7 @@ def _place(part: Any, places: list[tuple[str, Any]]) -> str:
 
 
 def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """The model's arguments: one by one, or with a star where they are a whole part of the batch."""
+    """The model's arguments: one by one, or with a star if they are a whole part of the batch."""
     for text, whole in places:
         if isinstance(whole, Mapping) and whole.keys() == split.kwargs.keys():
             return (f"**{text}",)
@@ -98,7 +98,7 @@ def _inputs(split: SplitBatch, places: list[tuple[str, Any]]) -> tuple[str, ...]
 
 
 def _target(target: Any, places: list[tuple[str, Any]], takes: str) -> str:
-    """The arguments of the loss after the output; a target of several parts may be made of several of them."""
+    """The loss's arguments after the output; a target of several parts may come from several parts of the batch."""
     together = any(target is part for _, part in places) or not isinstance(target, Mapping | tuple | list)
     if takes != "targets" and together:
         return _place(target, places)

@@ -1,8 +1,8 @@
 """A process that builds the workload once and forks the trials from it.
 
-A fork is as good as a new build where building has started no thread, which no fork would have, and has left CUDA
-alone, which no fork could use any more. Elsewhere the builder says why, and each trial builds the target, forked from a
-builder that has only imported the same libraries: of 12 s of a trial with Hugging Face's Trainer they took 8.
+A fork replaces a new build if building has started no threads (a fork would lack them) and has not used CUDA (a fork
+could not use it any more). Otherwise the builder says why, and each trial builds the target. It is then forked from a
+builder that has only imported the same libraries: they took 8 of the 12 s of a trial with Hugging Face's Trainer.
 """
 
 import contextlib
@@ -34,16 +34,16 @@ from advisor.trial.measurement.draws import seed_all
 from advisor.workloads.entrypoint import load_target, one_line
 from advisor.workloads.loop import Loop
 
-# With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
+# With this, PyTorch asks NVML and not CUDA whether there is a GPU (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _HINT = "start them with the first batch or the first step, not while building"
 _THREADS_SHOWN = 3
-# Threads of a backward pass, which PyTorch refuses to run in a fork then (its wiki, "Autograd and Fork").
+# Threads of a backward pass; after one, PyTorch refuses a backward pass in a fork (its wiki, "Autograd and Fork").
 _PYTORCHS = "pt_autograd"
-_OF_TRACKERS = "wandb-"  # which record nothing in a trial
+_OF_TRACKERS = "wandb-"  # trackers record nothing in a trial
 _SETTLES_WITHIN_S = 0.5
-# The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host:
-# they are imported here too while the first of these imports them.
+# The modules that the first torch.compile imports, which took 2.5 s of each compiling trial on an H200's host. The
+# builder imports them too, while the first of these trials does.
 _COMPILER = "torch._inductor.compile_fx"
 _LOOK_EVERY_S = 0.02
 
@@ -51,13 +51,13 @@ _LOOK_EVERY_S = 0.02
 def builder_main(
     target: TargetSpec, seed: int, connection: Connection, log_path: str, imports: BuilderReady | None = None
 ) -> None:
-    """Build the target or only import its ``imports``, say whether trials can be forked, and fork one for each spec."""
+    """Build the target or only import its ``imports``, report whether trials can be forked, and fork one per spec."""
     lead_own_group()
     redirect_output(log_path)
     modules, variables = set(sys.modules), dict(os.environ)
     try:
         loop, threads, problem = _build(target, seed, imports)
-    except BaseException as error:  # the trials will meet and report it
+    except BaseException as error:  # the trials will raise it again and report it
         send_message(connection, BuilderReady(one_line(error)))
         return
     files = {name: getattr(one, "__file__", None) for name, one in [*sys.modules.items()] if name not in modules}
@@ -73,8 +73,8 @@ def builder_main(
 def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple[Loop | None, int, str]:
     """The workload, the number of PyTorch's threads in its trials, and the reason against forking this process.
 
-    PyTorch computes with one thread meanwhile, even if the target asks for more: no pool survives a fork, and GNU's
-    OpenMP waits for it there for ever.
+    Meanwhile PyTorch computes with one thread, even if the target asks for more: no thread pool survives a fork, and in
+    a fork GNU's OpenMP would wait for it for ever.
     """
     wanted = torch.get_num_threads()
     asks_cuda = torch.cuda.is_current_stream_capturing
@@ -85,7 +85,7 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
         wanted = int(number)
 
     def is_capturing() -> bool:
-        """The same as PyTorch's, which starts CUDA's driver; transformers asks in every forward pass."""
+        """Like PyTorch's function, but without starting CUDA's driver; transformers calls it in every forward pass."""
         return torch.cuda.is_initialized() and asks_cuda()
 
     def stop() -> None:
@@ -97,9 +97,9 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
     with contextlib.suppress(ImportError):
         from tqdm import tqdm  # type: ignore[import-untyped]
 
-        tqdm.monitor_interval = 0  # no thread that refreshes bars: `from_pretrained` shows one
+        tqdm.monitor_interval = 0  # no thread that refreshes progress bars, which `from_pretrained` shows
     with environment(_ASK_NVML):
-        # What NVML starts when it is asked for the first time is not the target's.
+        # Threads that NVML starts when it is first asked are not the target's.
         on_gpu = target.device != "cpu" and torch.cuda.is_available()
         before = _thread_ids()
         torch.set_num_threads(1)
@@ -110,11 +110,11 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
             if imports is not None:
                 os.environ.update(imports.environment)
                 for name in imports.modules:
-                    with contextlib.suppress(Exception):  # one that another makes while it is imported
+                    with contextlib.suppress(Exception):  # a module that another one creates during its own import
                         importlib.import_module(name)
             try:
                 loop = load_target(target) if imports is None else None
-            except BaseException:  # that of a script which catches what ends it, too
+            except BaseException:  # even an error of a script that catches SystemExit
                 if not stopped:
                     raise
                 loop = None
@@ -132,8 +132,8 @@ def _build(target: TargetSpec, seed: int, imports: BuilderReady | None) -> tuple
 
 
 def _started_threads(before: set[int]) -> list[str]:
-    """The names of the threads that a fork would lack: Python's, PyTorch's, and others that are at work."""
-    until = time.monotonic() + _SETTLES_WITHIN_S  # to end, or to become idle: libraries start idle ones anew in a fork
+    """The names of the threads that a fork would lack: Python's, PyTorch's, and other busy ones."""
+    until = time.monotonic() + _SETTLES_WITHIN_S  # to end or become idle: libraries start idle ones anew in a fork
     while True:
         pythons = {one.native_id: one.name for one in threading.enumerate() if not one.name.startswith(_OF_TRACKERS)}
         names: list[str] = []
@@ -149,12 +149,12 @@ def _started_threads(before: set[int]) -> list[str]:
 
 
 def _thread_ids() -> set[int]:
-    """The system's numbers of this process's threads, also of those that are not Python's."""
+    """The system's numbers of all threads of this process, not only Python's."""
     return {thread.id for thread in psutil.Process().threads()}
 
 
 def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
-    """Fork a trial for each spec, and tell the end of each, until the other end of the channel closes."""
+    """Fork a trial for each spec and report the end of each, until the other end of the channel closes."""
     trials: dict[BaseProcess, Connection] = {}
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -163,13 +163,13 @@ def _serve(connection: Connection, loop: Loop | None, threads: int) -> None:
                 trials[trial] = end
                 send_message(connection, Forked(trial.pid or 0))
                 if _COMPILER not in sys.modules and any(key.startswith("compile.") for key in spec.settings):
-                    with environment(_ASK_NVML), contextlib.suppress(Exception):  # a trial meets and reports it
+                    with environment(_ASK_NVML), contextlib.suppress(Exception):  # a trial raises and reports it
                         importlib.import_module(_COMPILER)  # its workers start with the first compilation
                     gc.collect()
                     gc.freeze()
-            # Not by the process's sentinel, which DataLoader workers that outlive it hold open.
+            # Not by the process's sentinel, since DataLoader workers that outlive the trial hold it open.
             for ended in [trial for trial in trials if not trial.is_alive()]:
-                with trials.pop(ended) as told, contextlib.suppress(OSError):  # nobody may want to know any more
+                with trials.pop(ended) as told, contextlib.suppress(OSError):  # the receiver may be gone
                     send_message(told, ForkEnded(ended.exitcode))
 
 

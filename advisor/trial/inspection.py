@@ -51,7 +51,7 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 def inspect_loop(
     loop: Loop, device: torch.device, batches: Sequence[Any], *, loss_form: str = "", step: Any = None
 ) -> WorkloadFacts:
-    """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
+    """The facts of a loop whose model is on ``device``; ``batches`` are its first batches, at least one."""
     target_batch = batches[0]
     models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
     parameters = list(loop.model.parameters())
@@ -111,11 +111,11 @@ def inspect_loop(
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
-    """The user's present settings: read from the objects and the global flags, overridden by declared ones.
+    """The user's present settings: read from the objects and the global flags; declared settings override them.
 
-    Batch size and threads are not among them: they have no value that means "off".
+    Batch size and threads are not included, since they have no value that means "off".
     """
-    # Variables of the environment decided these two before the process started.
+    # Environment variables decided these two before the process started.
     preloaded = os.environ.get("LD_PRELOAD", "")
     allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     types = {str(p.dtype).removeprefix("torch.") for p in loop.model.parameters() if p.is_floating_point()}
@@ -143,7 +143,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
 
 
 def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
-    """For each multiple that would pad layers to new sizes: itself, the number of layers, the widest output."""
+    """For each multiple that would pad layers to new sizes: the multiple, the number of layers, the widest output."""
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for multiple in (8, 64):
         outputs = [layer.out_features for layer in padding.layers_to_pad(model, multiple)]
@@ -165,7 +165,7 @@ def versions() -> dict[str, str]:
 
 
 def _checkpointing(model: nn.Module) -> str:
-    """Whether the model keeps its activations, as the recipe checkpointing has it."""
+    """Whether the model keeps its activations, as a value of the recipe checkpointing."""
     from torch._functorch import config
 
     if checkpointing.checkpoints_itself(model):
@@ -175,7 +175,7 @@ def _checkpointing(model: nn.Module) -> str:
 
 
 def _debug_switch() -> str:
-    """The debugging aid that is on, by the names of the recipe debug_off."""
+    """The debugging aid that is on, by its name in the recipe debug_off."""
     if torch.is_anomaly_enabled():
         return "anomaly"
     if not torch._C._autograd._profiler_enabled():
@@ -184,7 +184,7 @@ def _debug_switch() -> str:
 
 
 def _memory_format(model: nn.Module) -> str:
-    """``channels_last`` (or ``_3d``) when every convolution's weight has that layout and not the default one."""
+    """``channels_last`` (or ``_3d``) if every convolution's weight has that layout and not the default one."""
     for rank, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         weights = [p for p in model.parameters() if p.dim() == rank and not p.is_contiguous()]
         if weights and all(w.is_contiguous(memory_format=layout) for w in weights):
@@ -222,13 +222,13 @@ def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
 
 
 def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: PadsToMultiple) -> str:
-    """The reason not to pad a model's batches further, by ``pads``: its loss, or its output in inference, changes.
+    """The reason not to pad a model's batches further, by ``pads``: its loss, or in inference its output, changes.
 
-    It is compared in evaluation mode, for dropout can spread the losses of a trial as far. Empty if only rounding
+    The comparison is in evaluation mode, since dropout can spread the losses of a trial as far. Empty if only rounding
     differs, if no batch is shorter, or if the model fails, which its first step will report.
     """
     if isinstance(step, OwnStep):
-        return "the step is your own: nobody can see whether its model masks padding"
+        return "the step is your own: perf-advisor cannot see whether its model masks padding"
 
     def size(batch: Any) -> int:
         return sum(tensor.numel() for tensor in tensors_of(batch))
@@ -242,7 +242,7 @@ def padding_problem(step: TrainStep | InferStep, batches: Sequence[Any], pads: P
                 output = step.forward(batch)
                 parts = tensors_of(step.loss(output, batch) if isinstance(step, TrainStep) else output)
                 results.append(torch.cat([part.double().flatten() for part in parts]))
-    except Exception:  # whatever the user's model raises
+    except Exception:  # anything that the user's model raises
         return "the model does not take batches that are padded further" if results else ""
     short, long = results
     if short.shape != long.shape:
@@ -262,7 +262,7 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
     moved = without_last_transforms(loader.dataset)[1] if on_device else []
     problem = ""
     if isinstance(loader, GivenBatches):
-        problem = f"the batches come from {loader.made_by}, which is no DataLoader"
+        problem = f"the batches come from {loader.made_by}, which is not a DataLoader"
     else:
         try:
             rebuild(loader)
@@ -291,11 +291,11 @@ def _loader_facts(loop: Loop, batches: Sequence[Any], step: Any, *, on_device: b
 
 
 def _decoding_problem(dataset: Any) -> str:
-    """The reason that a dataset cannot decode its files in another way; empty for none."""
+    """The reason that a dataset cannot decode its files in another way; empty if there is none."""
     try:
         decoded(dataset, "reduced")
     except ValueError as error:
         return str(error)
-    except Exception as error:  # whatever a dataset of the user's does when it is asked or copied
+    except Exception as error:  # anything that a user's dataset raises when it is called or copied
         return f"the dataset cannot be copied: {type(error).__name__}"
     return ""

@@ -1,4 +1,4 @@
-"""A trial, from its first instruction in a process of its own to its last message."""
+"""A trial, from its first instruction in a new process to its last message."""
 
 import contextlib
 import gc
@@ -47,15 +47,15 @@ from advisor.workloads.scripts import is_script
 from advisor.workloads.scripts.files import remove_made_folders
 from advisor.workloads.scripts.rounds import WHOLE_ROUNDS_S, WholeRounds
 
-_ENDING_S = 5.0  # the longest wait for the end of the trial before; seconds; to leave a GPU takes 0.4 on an H200
-_PHASES_PATIENCE = 2  # the most time that the phases take, as a multiple of their limit and a step; unitless
-# A warm-up step or two, two that are timed, and one whose loss is compared; then trials of as many each, ten or so.
+_ENDING_S = 5.0  # longest wait for the end of the previous trial; seconds; leaving a GPU takes 0.4 on an H200
+_PHASES_PATIENCE = 2  # longest time for the phases, as a multiple of their limit plus one step; unitless
+# Two or so warm-up steps, two timed ones and one to compare its loss; then about ten trials of as many each.
 _FEWEST_BASELINE_STEPS = 5
 _BUDGET_PER_BASELINE = 8
-# Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
-# blocks may have to be longer to hold whole epochs. Unitless.
+# Longest block when two trials alternate, and longest run before it that is thrown away, as a multiple of the usual
+# block: blocks may have to be longer to hold whole epochs. Unitless.
 _LONGEST_TURN = 3
-# The kinds of trials that run no timed loop, but steps of their own or of a plain loop.
+# The kinds of trials that run no timed loop, but other steps or a plain loop.
 _OTHER_LOOPS = {
     TrialKind.REFERENCE: (f"{messages.FIRST_STEPS} in a higher precision", reference_result),
     TrialKind.SCORE: ("evaluating the model", scored_result),
@@ -65,7 +65,7 @@ _OTHER_LOOPS = {
 
 
 def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
-    """Run one trial, of ``loop`` if that is built, and send its messages; ``asked_at`` is of ``time.monotonic()``."""
+    """Run one trial (of ``loop`` if it is built) and send its messages; ``asked_at`` is a ``time.monotonic()``."""
     startup_s = time.monotonic() - asked_at
     lead_own_group()
     redirect_output(spec.log_path)
@@ -73,10 +73,10 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop
     started = time.perf_counter()
     try:
         result = Stages(spec, channel, asked_at + spec.timeout_s, loop).run()
-    except BaseException as error:  # whatever a trial's code raises is the trial's result
+    except BaseException as error:  # any error that a trial's code raises is the trial's result
         result = result_of(error)
     wall_s = time.perf_counter() - started
-    if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, and an earlier run of it left its folders
+    if spec.kind is TrialKind.VERIFY:  # it ran the whole target again, whose earlier run may have left folders
         remove_made_folders()
     flush_streams()
     channel.send(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path))
@@ -95,12 +95,12 @@ class _Parts:
 
     @property
     def eager(self) -> TrainStep | InferStep:
-        """The step without its graph, whose parts can be run one by one."""
+        """The step without its graph, so that its parts can be run one by one."""
         return self.step.step if isinstance(self.step, GraphedStep) else self.step
 
 
 class Stages:
-    """The stages of a trial, which say what they do. At ``deadline``, of ``time.monotonic()``, it is given up."""
+    """The stages of a trial, each reported to the session. At ``deadline`` (``time.monotonic()``) it is given up."""
 
     def __init__(self, spec: TrialSpec, channel: Channel, deadline: float, loop: Loop | None = None) -> None:
         self.spec = spec
@@ -108,13 +108,13 @@ class Stages:
         self.deadline = deadline
         self.loop = loop
         self.catalog = load_catalog(spec.recipe_folders)
-        # Of two trials that take turns on one GPU each would report the other as a foreign process.
+        # Two trials that take turns on one GPU would report each other as foreign processes.
         watch_gpu = spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS
         self.guards = Guards(watch_gpu=watch_gpu, beside=spec.beside)
 
     @schedules_that_go_on()
     def run(self) -> TrialResult:
-        """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
+        """Load, prepare, probe, warm up, measure, profile. Raises any error of the user's code and the recipes."""
         started = time.perf_counter()
         loop, device = self._load()
         loaded = time.perf_counter()
@@ -126,7 +126,7 @@ class Stages:
         began = time.perf_counter()
         batches = self._first_batches(parts)
         probe = self._probe(parts, batches)
-        del batches[1:]  # they may lie on the device
+        del batches[1:]  # they may be in device memory
         if self.spec.kind is TrialKind.COMPILE:
             return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
         result = self._measured(parts, batches, probe, began)
@@ -138,7 +138,7 @@ class Stages:
             draws.seed_all(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = named(self.spec.target.device)
-        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
+        backend_of(device).synchronize()  # starting CUDA takes no memory that another trial could lack
         if self.spec.leaving:
             with contextlib.suppress(psutil.Error):  # it has ended, or takes longer
                 psutil.Process(self.spec.leaving).wait(_ENDING_S)
@@ -150,17 +150,17 @@ class Stages:
         """The workload under the trial's settings."""
         self._say("applying the settings")
         components = components_of(loop, device, self.catalog, self.spec.settings)
-        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
+        gc.unfreeze()  # in the user's program, the collector also checks objects from imports and building
         form = form_of_loss(loop, components, self.spec)
         self._spread(components)
         step = captured(make_step(components, loop.loss, form=form), required=True)
         return _Parts(loop, components, step, form)
 
     def _spread(self, components: Components) -> None:
-        """Divide the parts among several ranks; here there is one process."""
+        """Divide the parts among several ranks; does nothing here, with one process."""
 
     def _first_batches(self, parts: _Parts) -> list[Any]:
-        """The batches of the first steps, which an inspection looks at too."""
+        """The batches of the first steps, which an inspection uses too."""
         self._say("reading the first batches")
         components, eager = parts.components, parts.eager
         batches = draws.probe_batches(components.data, self.spec.seed, components.plan)
@@ -173,13 +173,13 @@ class Stages:
 
     def _probe(self, parts: _Parts, batches: list[Any]) -> Probe:
         """The first steps, whose losses and outputs are compared. They also compile, so they count as warm-up."""
-        if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # the baseline: only its blocks are read
+        if self.spec.kind is TrialKind.TURNS and not self.spec.settings:  # of the baseline only the blocks are read
             return Probe(0.0, 0)
         plan, loop = parts.components.plan, parts.loop
         self._say(messages.FIRST_STEPS if plan.compiles_with == "none" else messages.COMPILING)
         if self.spec.kind is TrialKind.COMPILE:
             config = torch._inductor.config
-            config.autotune_local_cache = False  # timings of kernels, taken beside a trial, do not hold for one alone
+            config.autotune_local_cache = False  # kernels timed beside a trial mislead
             half = max(1, usable_cores() // 2)  # the other cores are for the trials beside it
             config.compile_threads = min(config.compile_threads or 1, half)
         first_steps = probe_training if plan.mode is Mode.TRAIN else probe_inference
@@ -188,7 +188,7 @@ class Stages:
         except (torch.OutOfMemoryError, AdvisorError, LossError):
             raise
         except Exception as error:
-            if not self.spec.kind.inspects:  # an error in those of the baseline is one of the target
+            if not self.spec.kind.inspects:  # an error in the baseline's first steps is the target's
                 raise
             fits = (
                 f"A batch is {describe(batches[0])}: check that it fits the model and the loss. It is (inputs, target) "
@@ -198,7 +198,7 @@ class Stages:
             raise TargetError(f"the first step failed: {one_line(error)}", hint, user_frames(error)) from error
 
     def _measured(self, parts: _Parts, batches: list[Any], probe: Probe, began: float) -> TrialResult:
-        """Warm up, time blocks of steps, then do what else this kind of trial measures; all of it since ``began``."""
+        """Warm up, time blocks of steps, then measure what this kind of trial needs; the time counts from ``began``."""
         step, eager, loop, components, spec = parts.step, parts.eager, parts.loop, parts.components, self.spec
         feed = feed_of(components, spec.seed)
         clock = StepClock(eager.device, stepper(step, feed, components.batch_size or 1), feed.cycle)
@@ -208,7 +208,7 @@ class Stages:
         at_least = feed.queued_batches + 1 if feed.queued_batches else 0
         warm = warm_up(clock, spec.warmup_limit_s, probe.steps, probe.usual_step_s, at_least=at_least)
         frames_when_warm = compiled_frames()
-        turns = spec.kind is TrialKind.TURNS  # the other trial waits for its own
+        turns = spec.kind is TrialKind.TURNS  # the other trial waits for its turn
         blocks, single_ms = self._turns(clock, feed, warm.step_s) if turns else self._blocks(clock, warm.step_s)
         if isinstance(step, GraphedStep) and not step.captured:
             raise CaptureError(step.reason or "the shapes of its batches differ from step to step")
@@ -229,11 +229,11 @@ class Stages:
             profile = profile_step(eager, feed, step_ms, trace_path=trace, deadline=self.deadline)
             self.channel.send(with_habits(profile, eager, feed))
         elif spec.kind is TrialKind.BASELINE and components.has_loader and may_time_phases:
-            self._say("timing the phases of a step")  # whether it waits for data decides the first candidates
+            self._say("timing the phases of a step")  # a wait for data decides the first candidates
             self.channel.send(phases_alone(eager, feed, step_ms))
         loss_form, batch_form = parts.form, batch_form_of(eager, batches[0])
         if loss_form is LossForm.OWN and batch_form is not None and probe.outputs:
-            # A loss that is chosen by the outputs gets output and target in an exported file.
+            # Without a usable place of the model's own loss, the exported file calls a loss with output and target.
             own = with_own_loss(batch_form, probe.loss_at)
             loss_form, batch_form = (loss_form, own) if own else (LossForm.OUTPUT_TARGET, batch_form)
         result = TrialResult(
@@ -265,7 +265,7 @@ class Stages:
         return result
 
     def _refuse_hopeless(self, loop: Loop, spent_s: float, step_s: float) -> None:
-        """Say at once, not at the time-out, that steps are too long for the budget."""
+        """Report at once, and not only at the time-out, that steps are too long for the budget."""
         needed_s = spent_s + _FEWEST_BASELINE_STEPS * step_s
         if needed_s < self.spec.timeout_s:
             return
@@ -295,14 +295,14 @@ class Stages:
         blocks: list[Block] = []
         while (seconds := self.channel.commands.get()) is not None:
             steps = clock.steps_of(seconds, step_s, longest_s=_LONGEST_TURN * seconds)
-            if feed.queued_batches:  # workers filled their queue while the other trial had its turn
+            if feed.queued_batches:  # workers filled their queue during the other trial's turn
                 clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
             blocks.append(clock.run(steps))
             self.channel.send(blocks[-1])
         return blocks, None
 
     def _may_time_phases(self, step_ms: float) -> bool:
-        """Whether the phases of some steps can be timed before the trial is given up, and all of it lost."""
+        """Whether the phases can be timed before the trial would be given up, with all of its results."""
         return time.monotonic() + _PHASES_PATIENCE * (PHASES_LIMIT_S + step_ms / 1e3) < self.deadline
 
     def _say(self, text: str) -> None:

@@ -1,12 +1,12 @@
 """The trials that run no timed loop: the reference, a score, an exported file, a compiled model.
 
-The reference runs the probe's steps in a higher precision. The distance of the user's own steps from them shows how
-much of a difference is rounding, which depends on the workload.
+The reference runs the probe's steps in a higher precision. Its distance from the user's own steps shows how much of a
+difference is rounding, which depends on the workload.
 
-A score is the number that the user's function gives for the model. A training runs some steps first: as many for every
-score, from the same seed and on the same batches.
+A score is the number that the user's function gives for the model. A training first runs some steps: the same number
+for every score, from the same seed and on the same batches.
 
-An exported file is applied to the target's own loop, and that loop is timed, like the loop without the file.
+An exported file is applied to the target's own loop, and that loop is timed like the loop without the file.
 """
 
 import contextlib
@@ -48,18 +48,18 @@ from advisor.workloads.entrypoint import in_user_code, load_function
 from advisor.workloads.loop import Loop, describe
 
 COMPILED_MODEL, COMPILE_CACHE = ".pt2", ".cache"
-_FIRST_STEPS = 6  # a count: in these, code is compiled, kernels are chosen and a graph is captured
-# First losses of a training that are compared: a count, and the seconds after which slow steps end.
+_FIRST_STEPS = 6  # a count; these steps compile code, choose kernels and capture a graph
+# Number of first losses of a training that are compared, and the seconds after which slow steps end.
 _LOSSES, _LOSSES_S = 20, 3.0
 _HALF = (torch.float16, torch.bfloat16)
-_SHARE_OF_TIME = 0.4  # of the trial's, for the steps; one step at most runs beyond it; unitless
+_SHARE_OF_TIME = 0.4  # of the trial's time, for the steps; at most one step exceeds it; unitless
 
 
 def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
 
-    It is float64, or plain float32 where parameters are in half precision. Skipped, with the reason, if the steps draw
-    random numbers, which depend on the number type.
+    The precision is float64, or float32 if parameters are in half precision. Skipped, with the reason, if the steps
+    draw random numbers, since those depend on the number type.
     """
     started = time.perf_counter()
     if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
@@ -67,11 +67,11 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
     precision = torch.float32 if half else torch.float64
     loop.to(precision)
-    torch.set_default_dtype(precision)  # of tensors that the model and the loss create as they go
-    with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
+    torch.set_default_dtype(precision)  # for tensors that the model and the loss create
+    with contextlib.suppress(RuntimeError):  # refused if the user set the newer switches
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
-    # Of the user's declared settings none that round, and no compilation, which only takes time here.
+    # Keep the user's declared settings except those that round, and compiling, which only costs time here.
     exact = {key: value for key, value in loop.current.items() if not catalog.rounding({key: value})}
     loop.current = {key: value for key, value in exact.items() if not catalog.by_key(key).expensive}
     components = components_of(loop, device, catalog, {})
@@ -102,7 +102,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
 
 
 def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
-    """Apply the settings, train ``spec.steps`` steps if the loop trains, and have ``spec.evaluate`` score the model."""
+    """Apply the settings, train ``spec.steps`` steps if the loop trains, and let ``spec.evaluate`` score the model."""
     evaluate = load_function(spec.evaluate, spec.target.directory)
     components = components_of(loop, device, catalog, spec.settings)
     steps = spec.steps if loop.mode is Mode.TRAIN else 0
@@ -121,11 +121,11 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
         step = OwnStep(lambda call: call[0](*call[1], **call[2]), each, plan)
         call_through(each, step)
     seed_all(spec.seed)
-    with torch.no_grad(), step.contexts():  # around all of it: a function may call a part of the model, or a copy
+    with torch.no_grad(), step.contexts():  # for all of it: a function may call a part or a copy of the model
         value = in_user_code(spec.evaluate, lambda: evaluate(*models))
     try:
         number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor of several, None
+    except (TypeError, ValueError, RuntimeError):  # a tensor with several values, or None
         number, value = math.nan, describe(value)
     if not math.isfinite(number):
         hint = "Return one number, higher is better: an accuracy."
@@ -134,7 +134,7 @@ def scored_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tria
 
 
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
-    """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
+    """Time the user's loop with the file of ``spec.export_path`` applied, or unchanged if the path is empty."""
     started = time.perf_counter()
     for parameter in loop.model.parameters() if spec.rounded else ():
         if parameter.is_floating_point() and not is_lazy(parameter):
@@ -159,12 +159,12 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     compares = loop.mode is Mode.TRAIN and spec.settings.get("precision.autocast") != "float16"
     most = min(_LOSSES, (epoch or _LOSSES + 1) - 1) if compares else 0
     losses, until = list[float](), time.perf_counter() + _LOSSES_S
-    with contextlib.suppress(LossError):  # a step of the user's own may return none
+    with contextlib.suppress(LossError):  # a user's own step may return no loss
         while len(losses) < most and time.perf_counter() < until:
             losses.append(float(loss_of_own(step(feed.next()))))
-            if len(losses) < _FIRST_STEPS:  # in which code may be compiled
+            if len(losses) < _FIRST_STEPS:  # these steps may compile code
                 until = time.perf_counter() + _LOSSES_S
-    # With losses the first batch: those of other samples say nothing.
+    # With losses, the first batch replaces the outputs: losses of other samples could not be compared.
     outputs = sample_of(first) if losses else () if loop.mode is Mode.TRAIN else sample_of(last)
 
     def run(batch: Any) -> None:
@@ -191,7 +191,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 def applied_step(
     loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec
 ) -> tuple[Callable[[Any], Any], Feed]:
-    """The loop's step with the exported file applied, as its instructions say, and what feeds it."""
+    """The loop's step with the exported file applied according to its instructions, and the feed for it."""
     path = "" if spec.target.read_as else spec.export_path  # the settings are in the user's own file
     data = data_of(loop, spec.settings) if path else loop.data
     step: Callable[[Any], Any]
@@ -218,14 +218,14 @@ def applied_step(
 
 
 def _parts(loop: Loop) -> tuple[list[nn.Module], list[Any]]:
-    """The models and the optimizers that a person would prepare: several of each in a step of one's own."""
+    """The models and optimizers that a person would prepare. A user's own step may have several of each."""
     if loop.step is not None:
         return list(loop.model) if isinstance(loop.model, Models) else [loop.model], optimizers_in(loop.optimizer)
     return [loop.model], [] if loop.mode is Mode.INFER else [loop.optimizer]
 
 
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
-    """The step of an exported Python file, used as its header shows."""
+    """The step of an exported Python file, used as the file's header shows."""
     file = SourceFileLoader("perf_advisor_exported", str(Path(path).resolve()))
     module = ModuleType(file.name)
     file.exec_module(module)
@@ -242,13 +242,13 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
         step = module.infer_step(model)
     else:
         model.train()
-        takes_loss = len(inspect.signature(module.train_step).parameters) > 2  # the model and the optimizer
+        takes_loss = len(inspect.signature(module.train_step).parameters) > 2  # parameters: the model and the optimizer
         loss = [default_loss if loop.loss is None else loop.loss] if takes_loss else []
         step = module.train_step(model, optimizer, *loss)
     return step, data if loader is None else loader
 
 
-# AOTInductor compiles in their place.
+# The settings that AOTInductor replaces.
 _COMPILING = ("compile.", "step.cuda_graph")
 
 
@@ -262,14 +262,14 @@ class _Call(nn.Module):
         self._contexts = Step(model, plan).contexts
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's output for inputs that lie on its device."""
+        """The model's output for inputs on its device."""
         args, kwargs = self._convert((args, kwargs))
         with self._contexts():
             return self.model(*args, **kwargs)
 
 
 def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
-    """Write the model to ``spec.export_path``, for batches like the first. Raises TargetError or what export does."""
+    """Write the model to ``spec.export_path``, for batches like the first. Raises TargetError and export's errors."""
     if spec.export_path.endswith(COMPILE_CACHE):
         return _cached_result(loop, device, catalog, spec)
     if loop.mode is not Mode.INFER or loop.step is not None:
@@ -290,7 +290,7 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 
 
 def _cached_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
-    """Write what PyTorch compiles in the first steps to ``spec.export_path``; what is there is loaded before them."""
+    """Write the code compiled in the first steps to ``spec.export_path``. An existing file is loaded before them."""
     path = Path(spec.export_path)
     if path.exists():
         torch.compiler.load_cache_artifacts(path.read_bytes())
@@ -308,7 +308,7 @@ def _cached_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tri
 
 
 def packaged_step(model: nn.Module, path: str, device: torch.device) -> Callable[[Any], Any]:
-    """A step that calls the compiled file as the model would be called."""
+    """A step that calls the compiled file in the same way as the model."""
     compiled = torch._inductor.aoti_load_package(path)
     split, move = splitter(model, with_target=False), mover(device)
 

@@ -1,7 +1,7 @@
-"""The fork server's process: it imports once what all trials need.
+"""The process of the fork server: it imports once what all trials need.
 
-Nothing here may initialise CUDA or start threads: the fork server forks after it. It ignores Ctrl+C, which is meant for
-the session; so do its children until each leads its own process group.
+Nothing here may initialise CUDA or start threads, since the fork server forks afterwards. It ignores Ctrl+C, which is
+meant for the session. Its children ignore it too, until each leads its own process group.
 """
 
 import atexit
@@ -9,7 +9,7 @@ import gc
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started with the signal blocked
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the process is started with the signal blocked
 
 from advisor.process import household  # noqa: E402
 from advisor.process.meanwhile import collector_waits  # noqa: E402
@@ -19,7 +19,7 @@ FAILURE: BaseException | None = None
 try:
     with collector_waits():
         import torch
-        import torch._dynamo  # every optimizer's constructor imports it: a second in each trial
+        import torch._dynamo  # every optimizer's constructor imports it, which takes a second
         import torchvision  # noqa: F401
 
         import advisor.trial.main  # noqa: F401
@@ -27,12 +27,12 @@ try:
 
         load_catalog()
         assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
-        gc.freeze()  # until its first step a trial need not look at all that was imported here
-except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
+        gc.freeze()  # until its first step, a trial need not look at the objects imported here
+except Exception as error:  # each trial reports it: PyTorch cannot be imported again after a failure
     FAILURE = error
 if _SERVES:
-    for number in (signal.SIGTERM, signal.SIGHUP):  # until here a signal ends it at once
+    for number in (signal.SIGTERM, signal.SIGHUP):  # before this, a signal ends the process at once
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, household.leave)
     atexit.register(household.end_descendants)
-atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends
+atexit.register(gc.unfreeze)  # libraries take uncollected objects for leaked ones when the fork server ends

@@ -1,4 +1,4 @@
-"""The result of a trial that raised: its outcome and causes, one line of reason, and what a person can do about it."""
+"""The result of a trial that raised an error: its outcome, causes and reason, and advice for the person."""
 
 import contextlib
 import re
@@ -13,16 +13,16 @@ from advisor.step.graph import CaptureError
 from advisor.step.loss import LossCall, LossError
 from advisor.workloads.entrypoint import message_of, one_line, user_frames
 
-# Messages of errors that have neither a class nor an attribute of their own.
+# Texts of errors that have neither a class nor an attribute of their own.
 _TEXTS = {
     "Cannot copy between CPU and CUDA tensors": Cause.HOST_COPY,
     "double backward": Cause.DOUBLE_BACKWARD,
-    "donated buffers": Cause.DOUBLE_BACKWARD,  # of a backward pass that keeps its graph
+    "donated buffers": Cause.DOUBLE_BACKWARD,  # from a backward pass that keeps its graph
     "view size is not compatible": Cause.LAYOUT,
     "to use channels_last": Cause.LAYOUT,
 }
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
-# Of that, of the driver, and of libraries, when there is no memory.
+# Messages of PyTorch's CPU allocator, the driver and libraries if there is no memory.
 _NO_MEMORY = re.compile(rf"{_CPU_ALLOCATOR}|CUDA error: out of memory|(CUBLAS|CUDNN)_STATUS_\w*ALLOC\w*_FAILED")
 # The function in which PyTorch runs a backward pass, in a traceback (PyTorch 2.6 to 2.14).
 _BACKWARD = "_engine_run_backward"
@@ -35,7 +35,7 @@ def result_of(error: BaseException) -> TrialResult:
     if isinstance(cause, MemoryError | torch.OutOfMemoryError) or (
         isinstance(cause, RuntimeError) and _NO_MEMORY.search(text)
     ):
-        # The first sentences are about the request; the rest is about the allocator.
+        # The first sentences are about the request, the others about the allocator.
         line = next(iter(text.rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
         reason = ". ".join(line.split(". ")[:2]).rstrip(".") + "." if line else type(cause).__name__
         outcome, hint, details, causes = Outcome.OUT_OF_MEMORY, "Try a smaller batch size.", user_frames(cause), ()
@@ -46,18 +46,18 @@ def result_of(error: BaseException) -> TrialResult:
         outcome, reason, hint, details = Outcome.FAILED, error.message, error.hint, ""
     else:
         outcome, reason, details = Outcome.FAILED, one_line(error), user_frames(error)
-        hint = "The trial's log has the whole story."
+        hint = "The trial's log has more details."
         if refused := refusal_of(error):
             hint = refused.hint
         elif not isinstance(error, Exception):  # such as SystemExit
-            hint = "Fix the lines below: code that is measured may not end the program."
+            hint = "Fix the lines below: measured code may not end the program."
     with contextlib.suppress(Exception):  # standard error may be an object of the user's
         traceback.print_exception(error)
     return TrialResult(outcome, reason, hint, details, causes)
 
 
 def causes_of(error: BaseException) -> tuple[Cause, ...]:
-    """The part that failed, as far as the error says."""
+    """The part that failed, as far as the error shows it."""
     causes = [cause for text, cause in _TEXTS.items() if text in message_of(error)]
     if isinstance(error, CaptureError):
         called = {frame.name for frame in traceback.extract_tb((error.__cause__ or error).__traceback__)}
@@ -65,7 +65,7 @@ def causes_of(error: BaseException) -> tuple[Cause, ...]:
         causes += [Cause.CAPTURE, *(cause for name, cause in places.items() if name in called)]
     elif isinstance(error, TorchDynamoException):
         causes.append(Cause.COMPILER)
-    elif isinstance(error, AssertionError):  # compiled code checks the layouts that it gets
+    elif isinstance(error, AssertionError):  # compiled code checks the layouts of its inputs
         causes.append(Cause.LAYOUT)
     elif type(error) in (RuntimeError, NotImplementedError, TypeError):
         causes.append(Cause.OPERATION)

@@ -1,7 +1,7 @@
-"""The start of a trial's process, before PyTorch is imported; and a fresh interpreter in its place.
+"""The start of a trial's process, before PyTorch is imported; and its replacement by a fresh interpreter.
 
-A trial whose settings must be in the environment before Python and its libraries start replaces its program: its id,
-its process group and its end of the channel stay, so the parent listens, times out and kills as ever.
+A trial whose settings must be in the environment before Python and its libraries start replaces its own program. The
+process id, group and end of the channel stay, so the parent listens, times out and kills as usual.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from advisor.process.household import lead_own_group
 from advisor.process.logs import redirect_output
 from advisor.records import Outcome, TrialResult, TrialSpec
 
-# A rank, for torchrun. Its argument is the address to report to; empty for ranks that do not.
+# A rank, for torchrun. Its argument is the address for reports; empty for ranks that do not report.
 RANK = """\
 from advisor.process.meanwhile import collector_waits
 with collector_waits():
@@ -36,21 +36,21 @@ _LIBRARIES = "LD_PRELOAD"
 
 
 def program(lines: str, *arguments: object) -> list[str]:
-    """The command line of a Python with this one's paths that runs these lines; ``arguments`` begin at ``argv[2]``."""
-    # A json.py in the working directory is not Python's: hence -P.
+    """The command line of a Python with the same paths that runs these lines; ``arguments`` begin at ``argv[2]``."""
+    # -P keeps a json.py in the working directory from replacing Python's.
     lines = f"import json, sys\nsys.path[:] = json.loads(sys.argv[1])\n{lines}"
     return [sys.executable, "-P", "-c", lines, json.dumps(sys.path), *map(str, arguments)]
 
 
 def import_main(connection: Connection, log_path: str) -> ModuleType:
-    """The module of a trial's stages, which imports PyTorch. If that fails, send the reason, and end the process."""
-    # A fork server that lacks paths which the session added, as a notebook does, has not imported it.
+    """The module of a trial's stages, which imports PyTorch. If that fails, send the reason and end the process."""
+    # A fork server that lacks paths which the session added (a notebook does) has not imported it.
     preload = sys.modules.get("advisor.trial.preload")
     failure: BaseException | None = preload.FAILURE if preload is not None else None
     if failure is None:
         try:
             return importlib.import_module("advisor.trial.main")
-        except BaseException as error:  # whatever a library raises
+        except BaseException as error:  # any error of a library
             failure = error
     reason, hint = f"{type(failure).__name__}: {failure}", "Run `python -c 'import torch'`."
     if refused := refusal_of(failure):
@@ -65,7 +65,7 @@ def import_main(connection: Connection, log_path: str) -> ModuleType:
 
 
 def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
-    """Replace this process with a new Python that has the trial's variables; ``resume`` continues there."""
+    """Replace this process with a new Python that has the trial's variables. ``resume`` continues there."""
     lead_own_group()
     redirect_output(spec.log_path)
     told = tempfile.TemporaryFile()  # noqa: SIM115 - the new program closes it
@@ -79,7 +79,7 @@ def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) ->
 
 
 def resume(channel: int, told: int) -> None:
-    """Run the trial in the fresh interpreter. ``channel`` and ``told`` are open files: the parent's end, the spec."""
+    """Run the trial in the fresh interpreter. ``channel`` is the open end to the parent; ``told`` has the spec."""
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
 
     connection = Connection(channel)
@@ -89,7 +89,7 @@ def resume(channel: int, told: int) -> None:
 
 
 def merged_environment(wanted: dict[str, str]) -> dict[str, str]:
-    """The environment with these variables; empty ones are removed, and libraries are put before the user's."""
+    """The environment with these variables. Empty ones are removed; libraries are put before the user's."""
     merged = {**os.environ, **wanted}
     if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):
         merged[_LIBRARIES] = f"{wanted[_LIBRARIES]}:{os.environ[_LIBRARIES]}"

@@ -25,7 +25,7 @@ from advisor.workloads.loop import Loop, resize_batch
 
 
 def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: Mapping[str, Value]) -> Components:
-    """The parts of a workload on ``device`` under its own settings and these; generated batches have their size."""
+    """The parts of a workload on ``device`` under its own and these settings; generated batches have their size."""
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_grad)
     components = loop.components(plan, loop.make_batch or loop.data)
     apply_settings(catalog, components, {**loop.current, **settings})
@@ -35,7 +35,7 @@ def components_of(loop: Loop, device: torch.device, catalog: Catalog, settings: 
 
 
 def data_of(loop: Loop, settings: Mapping[str, Any]) -> Any:
-    """The loop's data; without a loader it is a batch of the size, and with the masks, that its owner would make."""
+    """The loop's data. Without a loader it is a batch like its owner's, with the size and masks of the settings."""
     size, data = settings.get("data.batch_size"), loop.data
     if loop.loader is None and size and size != loop.batch_size:
         data = loop.make_batch(size) if loop.make_batch else resize_batch(data, size)
@@ -46,7 +46,7 @@ def data_of(loop: Loop, settings: Mapping[str, Any]) -> Any:
 def set_mode(loop: Loop) -> None:
     """Put a model into the mode of its loop. If it is in that mode already, its frozen layers keep theirs."""
     training = loop.mode is Mode.TRAIN
-    # Some steps of users' own train in evaluation mode.
+    # Some users' own steps train in evaluation mode.
     if loop.model.training is not training and not (training and loop.step is not None):
         loop.model.train(training)
 
@@ -101,13 +101,13 @@ def form_of_loss(loop: Loop, components: Components, spec: TrialSpec) -> LossFor
 
 
 def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any) -> LossForm:
-    """The first form of a loss that gives a number on a copy of the model; ``batch`` is on its device.
+    """The first form of a loss that gives a number on a copy of the model; ``batch`` is on the model's device.
 
-    Raises LossError where neither form works.
+    Raises LossError if neither form works.
     """
     try:
         copied = copy.deepcopy(model)
-    except Exception:  # a model may hold anything; then the usual form is taken
+    except Exception:  # a model may hold anything; if the copy fails, the usual form is taken
         return LossForm.OUTPUT_TARGET
     failures: dict[LossForm, Exception] = {}
     output = None
@@ -119,11 +119,11 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
                 call.loss(output, batch)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # anything that the user's code raises
             failures[form] = error
         else:
             return form
-    if output is None:  # it is the model that fails, and the first step will say how
+    if output is None:  # the model itself fails, and the first step will say why
         return LossForm.OUTPUT_TARGET
     told = [f"{form.call}: {type(one).__name__}: {' '.join(str(one).split())[:120]}" for form, one in failures.items()]
     raise LossError(f"the loss {describe_loss(loss)} works in neither form ({'; '.join(told)}).")
@@ -131,7 +131,7 @@ def form_that_works(loss: Callable[..., Any], model: torch.nn.Module, batch: Any
 
 @contextmanager
 def schedules_that_go_on() -> Iterator[None]:
-    """Keep a ``OneCycleLR`` at its last rate after its end, where it would raise an error; no other schedule does."""
+    """Keep a ``OneCycleLR`` at its last rate after its end, instead of its error. No other schedule raises one."""
     original: Any = OneCycleLR.get_lr
 
     def get_lr(schedule: Any) -> Any:

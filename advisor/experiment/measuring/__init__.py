@@ -1,1 +1,1 @@
-"""Everything that runs trials: the baseline, the candidates, turns, checks and verification, within the budget."""
+"""The code that runs trials within the budget: the baseline, the candidates, turns, checks and verification."""

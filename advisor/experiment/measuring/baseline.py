@@ -1,4 +1,4 @@
-"""The baseline: the first run of the user's own settings, from which the facts come, its reference, and scores."""
+"""The baseline: the first run of the user's own settings, which gives the facts; its reference, and scores."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,17 +21,17 @@ _NO_ENERGY = (
     "Choose --objective throughput; NVIDIA GPUs count their energy from Volta on, whole ones only.",
 )
 REFERENCE = "baseline in a higher precision"
-_SMALLEST_REFERENCE_BUDGET_S = 60.0  # below this the reference would take what measuring needs
+_SMALLEST_REFERENCE_BUDGET_S = 60.0  # with less, the reference would take the time that the trials need
 _LONGEST_REFERENCE_S = 15.0
 _REFERENCE_SHARE = 0.1
-_MEMORY_FACTOR = 2.0  # of parameters, activations and optimizer state in float64, over float32
-# A process starts, builds the model again and runs one step at least, which is seldom as fast in float64.
+_MEMORY_FACTOR = 2.0  # memory of parameters, activations and optimizer state in float64, relative to float32
+# A process starts, builds the model again and runs at least one step, which is often much slower in float64.
 _START_S = 1.0
 _STEP_FACTOR = 4.0
 
 
 def check_energy(request: Request, hardware: Hardware) -> None:
-    """Refuse at once an objective that nothing here can measure. Raises UsageError."""
+    """Refuse at once an energy objective that cannot be measured here. Raises UsageError."""
     if request.objective is not Objective.ENERGY:
         return
     on_cpu = request.target.device == "cpu"
@@ -40,14 +40,14 @@ def check_energy(request: Request, hardware: Hardware) -> None:
 
 
 def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
-    """Have the target built once for all trials, then measure and describe it. Raises TargetError and UsageError."""
+    """Build the target once for all trials, then measure and describe it. Raises TargetError and UsageError."""
     cores = CoresInUse()
     bench.build_once()
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if result.outcome in (Outcome.CRASHED, Outcome.FAILED):
-        # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
-        # was killed from outside is started again either way.
+        # A target that fails in a fork may run in a new process; if not, the fault is the target's. A trial that was
+        # killed from outside is started again either way.
         forked = bench.runner.forget_build()
         if forked and not bench.why_not_built_once:
             reason = f"its first run failed in a process that was forked after building: {result.reason}"
@@ -82,7 +82,7 @@ def first_run(bench: Bench, hardware: Hardware) -> tuple[Facts, TrialResult]:
 def reference_spec(bench: Bench, facts: Facts, baseline: TrialResult, spread: Spread) -> TrialSpec | None:
     """The spec of the baseline's first steps in a higher precision.
 
-    None where it would be of no use, not fit into memory, or take too long, and for ranks, which agreed on a type.
+    None if it would be of no use, does not fit into memory or takes too long, or if the trial has several ranks.
     """
     budget = bench.budget
     limit_s = min(_LONGEST_REFERENCE_S, _REFERENCE_SHARE * budget.left_s)
@@ -103,7 +103,7 @@ _SCORE_SHARE = 0.2  # largest share of the budget for one score
 
 
 def baseline_score(bench: Bench) -> Score:
-    """The score of the user's own settings. Raises TargetError where there is none, UsageError where it is too low."""
+    """The score of the user's own settings. Raises TargetError if there is none, UsageError if it is too low."""
     result, goal = _scored(bench, {}), bench.request.goal
     if result.score is None:
         raise TargetError(f"no score of your own settings: {result.reason}", result.hint, result.details)
@@ -116,7 +116,7 @@ def baseline_score(bench: Bench) -> Score:
 
 
 def with_scores(bench: Bench, known: Known, evidence: Evidence) -> Evidence:
-    """The evidence of a move. Settings that only a score can permit get one."""
+    """The evidence of a move, with a score for each settings that only a score can permit."""
     if not bench.request.evaluate:
         return evidence
     judge, permits, runs = known.judge, known.plan.consent.permits, list[tuple[Settings, TrialResult]]()
@@ -135,5 +135,5 @@ def with_scores(bench: Bench, known: Known, evidence: Evidence) -> Evidence:
 def _scored(bench: Bench, settings: Mapping[str, Value]) -> TrialResult:
     spec = bench.spec(f"score: {settings or 'your own settings'}", settings, kind=TrialKind.SCORE)
     limit_s = _SCORE_SHARE * bench.budget.total_s
-    limit_s = min(limit_s, spec.timeout_s) if settings else limit_s  # without that of the baseline there is no result
+    limit_s = min(limit_s, spec.timeout_s) if settings else limit_s  # the baseline needs its score
     return bench.run(replace(spec, evaluate=bench.request.evaluate, steps=bench.request.eval_steps, timeout_s=limit_s))

@@ -1,4 +1,4 @@
-"""The bench: makes trial specs, runs them within the budget, and tells the outside what they are doing."""
+"""The bench: makes trial specs, runs trials within the budget, and posts what they are doing."""
 
 import itertools
 import math
@@ -37,18 +37,18 @@ from advisor.runner.builder import NOT_IMPORTED, TOO_LONG
 from advisor.runner.trial_process import advice
 from advisor.runner.trials import Runner
 
-ENERGY_S = 1.05  # the energy counter needs a second: what is compared by joules is measured for so long
+ENERGY_S = 1.05  # the energy counter needs a second, so blocks that are compared by joules take this long
 _WARMUP_FACTOR = 1.5  # longest warm-up of a trial after its first steps, as a multiple of its measuring time
 # Time that a library takes to choose kernels in the first steps. Seconds; 0 to 13 on an H200, by model.
 _TIMING_KERNELS_S = 8.0
-# Building may take this share of the budget, and this many seconds at least, before trials build for themselves. A
-# model that takes longer leaves no time to try anything, however it is built.
+# Limit for building once: this share of the budget, and at least this many seconds. After that each trial builds for
+# itself, though a model that takes longer leaves no time to try anything.
 _BUILD_SHARE = 0.4
 _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_S = 10.0
 _REPEAT_SHARE = 0.15  # a disturbed trial that takes a larger share of the budget is not repeated
-_BUDGET_PER_IMPORT = 4  # a session needs this many times as long as importing PyTorch takes; unitless
-# Between two looks at what compiles beside the trials, and at whether the person ends or pauses the session. Seconds.
+_BUDGET_PER_IMPORT = 4  # smallest budget, as a multiple of the time that importing PyTorch takes; unitless
+# Interval between checks of the compilation beside trials and of the person's requests. Seconds.
 _LOOKS_AGAIN_S = 0.2
 
 
@@ -59,12 +59,12 @@ class SessionCancelledError(Exception):
 class Bench:
     """Runs trials and learns how long they take.
 
-    ``why_not_built_once``: the reason that each trial builds the target for itself; empty when one build serves all, or
-    when that was not tried. ``repeats_help``: a disturbed trial may be undisturbed when it is repeated. ``inspected``
-    and ``profiled`` are the latest messages with a workload's facts and its profile. ``compiling`` are the settings
-    that compile in a process beside the trials, since ``compiling_since_s``, and ``compiled_beside`` are those that
-    have. ``world``: the ranks of a script for torchrun, in which all its trials run. The person's requests, from any
-    thread: no trial starts before ``may_go_on`` is set, and none once the session is ``ending``.
+    ``why_not_built_once``: the reason that each trial builds the target for itself; empty if one build serves all
+    trials or was not tried. ``repeats_help``: repeating a disturbed trial may help. ``inspected`` and ``profiled`` are
+    the latest messages with a workload's facts and its profile. ``compiling`` are the settings that a process compiles
+    beside the trials, since ``compiling_since_s``; ``compiled_beside`` has the settings whose compilation has ended.
+    ``world``: the ranks of a script for torchrun, which all its trials use. Any thread may make the person's requests:
+    no trial starts before ``may_go_on`` is set, and none starts once the session is ``ending``.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Bench:
         kind: TrialKind = TrialKind.CANDIDATE,
         at_least_s: float = 0.0,
     ) -> TrialSpec:
-        """A trial's spec, with its limits from the budget."""
+        """A trial's spec, with limits from the budget."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
@@ -133,10 +133,10 @@ class Bench:
         return expected_s + (self.budget.interpreter_s if self.catalog.environment(settings) else 0.0)
 
     def build_once(self) -> None:
-        """Have the target built once, for all trials: a failure only means that each builds it anew.
+        """Build the target once for all trials. If that fails, each trial builds it anew.
 
-        A target that cannot be built at all fails here as well; its first trial tells why. Raises TargetError where
-        building took so long that the budget has no time for another attempt, and SessionCancelledError.
+        A target that cannot be built at all fails here too, and its first trial shows the reason. Raises TargetError if
+        building took so long that the budget leaves no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
         if self.world is not None:
@@ -145,7 +145,7 @@ class Bench:
         self.emit(events.TrialActivity("baseline", events.BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         build_limit_s = max(_LEAST_BUILD_S, _BUILD_SHARE * self.budget.total_s)
-        within_s = max(_LEAST_BUILD_S, self.budget.left_s)  # with the import of PyTorch
+        within_s = max(_LEAST_BUILD_S, self.budget.left_s)  # includes the import of PyTorch
         self.why_not_built_once = self.runner.build_once(
             request.target, request.seed, log_path, build_limit_s, within_s
         )
@@ -169,12 +169,12 @@ class Bench:
     # --- compiling beside the trials ------------------------------------------------------------------------------
 
     def compile_beside(self, settings: Settings) -> None:
-        """Compile for a later trial of these settings, in a process beside the trials: its code stays in the cache."""
+        """Compile these settings in a process beside the trials, so that a later trial finds the code in the cache."""
         self.compiling, self.compiling_since_s = settings, self.budget.spent_s
         self.runner.compile_beside(self.spec("compiling beside", settings, kind=TrialKind.COMPILE))
 
     def has_compiled_beside(self, within_s: float = 0.0) -> bool:
-        """Whether nothing compiles beside the trials any more; wait so long for its end."""
+        """Whether nothing compiles beside the trials any more, after waiting at most this many seconds."""
         if self.compiling is not None and (result := self.runner.compiled_beside(within_s)) is not None:
             settings, self.compiling = self.compiling, None
             self.compiled_beside[settings] = result
@@ -189,7 +189,7 @@ class Bench:
         return self.catalog.compiled_code(self.compiling) == self.catalog.compiled_code(settings)
 
     def wait_until_compiled(self, name: str, within_s: float) -> bool:
-        """Wait so long for the end of what compiles beside the trials; whether it has ended."""
+        """Wait at most this long for the compilation beside the trials, and return whether it has ended."""
         self.emit(events.TrialActivity(name, COMPILING))
         started = self.budget.spent_s
         while not (ended := self.has_compiled_beside(_LOOKS_AGAIN_S)) and self.budget.spent_s - started < within_s:
@@ -200,21 +200,21 @@ class Bench:
         return ended
 
     def end_compiling_beside(self) -> None:
-        """End what compiles beside the trials, as where it takes memory that a trial lacks."""
+        """End the compilation beside the trials, for example if a trial lacks the memory that it takes."""
         self.runner.end_beside()
         self.compiling = None
 
     # --- running trials -------------------------------------------------------------------------------------------
 
     def run(self, spec: TrialSpec) -> TrialResult:
-        """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
+        """Run one trial to its end. Raises SessionCancelledError if the session is cancelled meanwhile.
 
-        A trial that was disturbed from outside is repeated once; of two disturbed ones the faster is the less
-        disturbed. What disturbs the repeat as well goes on, so that no other is repeated.
+        A trial that was disturbed from outside is repeated once; if both were disturbed, the faster one counts. In that
+        case the disturbance lasts, so no later trial is repeated.
         """
         result = self._run_once(spec)
         expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
-        # The next trial has to fit as well.
+        # There has to be time for the next trial as well.
         affordable = expected_s <= _REPEAT_SHARE * self.budget.total_s and self.budget.allows(2 * expected_s)
         if not (result.disturbed and self.repeats_help and affordable):
             return result
@@ -233,14 +233,14 @@ class Bench:
         self.emit(events.TrialStarted(spec.trial_id, spec.log_path, expected_s))
         takes_longer = spec.kind in (TrialKind.BASELINE, TrialKind.PROFILE, TrialKind.SCORE)
         if not (self.catalog.compiles(spec.settings) or takes_longer or spec.world != self.world):
-            # It hangs when it takes much longer than usual; the others need that time.
+            # A trial that takes much longer than usual hangs, and the other trials need that time.
             spec = replace(spec, timeout_s=min(spec.timeout_s, budget.hangs_after_s))
         started = budget.spent_s
         if self.compiles_beside(spec.settings):
             self.wait_until_compiled(spec.trial_id, spec.timeout_s)
             spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - (budget.spent_s - started)))
-        # What failed there has failed. For want of memory or time it is tried alone, as is a target that each trial
-        # builds for itself: two at a time may take the same port or file.
+        # A compilation that failed beside the trials counts as failed. It is tried again alone if it lacked memory or
+        # time, or if each trial builds the target: two builds at a time may take the same port or file.
         beside = self.compiled_beside.get(Settings(spec.settings), TrialResult(Outcome.SKIPPED))
         failed = beside.outcome is Outcome.FAILED and not self.why_not_built_once
         listen = partial(self.listen, spec)
@@ -255,54 +255,54 @@ class Bench:
         wall_s = budget.spent_s - started
         self.post_end(spec, result, wall_s)
         self._account(spec, result, wall_s)
-        # The warm-up as if nothing had been compiled beside others, as in a person's own run.
+        # Report the warm-up with compiling included, as the person will see it.
         warmup_s = None if result.warmup_s is None else max(beside.warmup_s or 0.0, result.warmup_s)
         return replace(result, wall_s=wall_s, warmup_s=warmup_s)
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
-        """Add up the time by use, and let the budget learn the duration of such a trial.
+        """Add up the time by use, and tell the budget the duration of such a trial.
 
-        Of a trial that failed, all since its first step counts as warming up. Of one that compiled, so does what was
-        prepared before the first step: that was loading the compiler.
+        If a trial failed, all time since its first step counts as warm-up. If it compiled, the preparation before the
+        first step counts as warm-up too, since that loaded the compiler.
         """
         budget, settings = self.budget, Settings(spec.settings)
         compiles = self.catalog.compiles(settings)
         self.measuring_s += result.measuring_s
         if not result.measured:
             if result.outcome is Outcome.TIMED_OUT and compiles and not budget.has_to_compile(settings):
-                budget.learn(settings, wall_s)  # it takes longer than was expected: the next gets more time
+                budget.learn(settings, wall_s)  # longer than expected: the next such trial gets more time
             if self._stepping_since is not None:
                 self.warming_up_s += budget.spent_s - self._stepping_since
             return
         self.warming_up_s += (result.warmup_s or 0.0) + ((result.prepare_s or 0.0) if compiles else 0.0)
-        # Other trials cannot be planned by these, which take longer: trials over several GPUs, the first one (the fork
-        # server starts in it), and trials in a fresh interpreter.
+        # Three kinds of trials take longer and do not help to plan others: trials over several GPUs, the first trial
+        # (it starts the fork server), and trials in a fresh interpreter.
         if spec.world != self.world:
             return
         if spec.kind is TrialKind.CANDIDATE and not spec.environment:
             budget.learn(settings, wall_s)
         elif spec.kind.inspects and budget.baseline_s is None:
-            # The shortest that a trial like this one can take: it does not inspect, profile or compile.
+            # The shortest that such a trial can take: without inspecting, profiling or compiling.
             step_s = median(block.seconds / block.steps for block in result.blocks)
             prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
             ordinary_s = prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)
             budget.baseline_s = wall_s if self.world else min(wall_s, ordinary_s)
-            # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
+            # The build time includes the fork server's import of torch, which a fresh interpreter needs too.
             budget.interpreter_s = budget.build_s + (result.startup_s or 0.0)
 
     def post_progress(self, wanted_s: float) -> None:
-        """Tell the outside the share of the time that has passed, and the seconds left: ``wanted_s`` at most."""
+        """Post the share of the time that has passed and the seconds left, at most ``wanted_s``."""
         spent_s, left_s = self.budget.spent_s, 0.0 if self.ending else min(self.budget.left_s, wanted_s)
         self.emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
 
     def restart(self, total_s: float | None = None) -> None:
-        """Forget earlier requests: the person has asked for more, for this long or as long as before."""
+        """Forget earlier requests, since the person asked for more time: this long, or as long as before."""
         self.budget.restart(total_s)
         self.ending = False
         self.may_go_on.set()
 
     def wait_while_paused(self) -> None:
-        """Wait while the person has paused the session; that time does not count."""
+        """Wait while the person has paused the session. The budget does not count that time."""
         if not self.may_go_on.is_set():
             self.emit(events.Paused(True))
             with self.budget.stopped():
@@ -310,7 +310,7 @@ class Bench:
             self.emit(events.Paused(False))
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A trial's result: skipped if the person ended it. Raises SessionCancelledError if they ended the session."""
+        """A trial's result; skipped if the person ended it. Raises SessionCancelledError if they ended the session."""
         if result.outcome is not Outcome.CANCELLED:
             return result
         if self.runner.cancelled:
@@ -318,13 +318,13 @@ class Bench:
         return replace(result, outcome=Outcome.SKIPPED, reason=ENDED if self.ending else SKIPPED)
 
     def post_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
-        """Tell the outside how a trial ended."""
+        """Post how a trial ended."""
         step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
         peak = result.peak_reserved_bytes
         self.emit(events.TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
     def listen(self, spec: TrialSpec, message: TrialMessage) -> None:
-        """Handle a trial's message: activities and blocks are passed on, the rest is kept."""
+        """Handle a trial's message: pass on activities and blocks, keep the others."""
         match message:
             case Activity():
                 self.emit(events.TrialActivity(spec.trial_id, message.text))

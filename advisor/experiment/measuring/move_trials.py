@@ -1,4 +1,4 @@
-"""The trials of the search's moves: what they cost, whether there is time for them, and their results."""
+"""The trials of the search's moves: their cost, whether there is time for them, and their results."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,17 +17,17 @@ from advisor.judging.judge import BASELINE, CONTROL_SETTINGS
 from advisor.recipe.settings import Settings
 from advisor.records import TrialKind, TrialResult, TrialSpec, Value
 
-# The time of an instrumented pass beyond that of an ordinary trial, and what each operation of the forward pass adds.
+# Extra time of an instrumented pass over an ordinary trial, plus extra time for each operation of the forward pass.
 # Measured on an H200's host: 4.4 s for ResNet-50 (178 operations), 6.6 s for Whisper (518), over 8.7 s for T5-small
 # (1,256). Seconds.
 _INSTRUMENTS_S = 3.0
 _INSTRUMENTS_PER_OPERATION_S = 0.007
-# Steps of an instrumented pass on the CPU, where they take most of its time: three or more in phases, four recorded,
-# one counted, and as long as four of validation. A count.
+# Steps of an instrumented pass on the CPU, where steps take most of its time: at least three timed in phases, four
+# recorded, one counted, and validation of about four steps. A count.
 _INSTRUMENTED_STEPS = 12
-# A compilation without priority is given up after this many times its expected duration.
+# A compilation without priority is given up after this multiple of its expected duration.
 _GIVEN_UP_AFTER = 2.0
-# Trials before the turns take longer than expected as often as not. Unitless.
+# Half of the trials before the turns take longer than expected, so the reserve for turns has this factor. Unitless.
 _MARGIN = 1.2
 _STAGES = {
     Kind.STACK: "stack",
@@ -44,7 +44,7 @@ class MoveTrials:
 
     def __init__(self, bench: Bench, reporter: Reporter) -> None:
         self.bench = bench
-        self.known: Known | None = None  # as published last: a cancelled session goes on from there
+        self.known: Known | None = None  # the latest published: a cancelled session continues from it
         self._reporter = reporter
         self.wanted: Callable[[Move], bool] = lambda move: True  # whether the search may take a move
 
@@ -63,13 +63,13 @@ class MoveTrials:
         return max(once_s, 0.1)
 
     def comes_first(self, move: Move) -> bool:
-        """Whether a move comes before all others: with priority, or compiled beside trials; not while it compiles."""
+        """Whether a move comes before all others: by priority, or as compiled beside trials, once that has ended."""
         if self.bench.compiles_beside(move.settings):
             return False
         return move.has_priority or (move.kind is Kind.STACK and move.settings in self.bench.compiled_beside)
 
     def affords(self, move: Move, known: Known) -> bool:
-        """Whether a move is wanted, may compile now, and leaves time for the stack's turns behind it."""
+        """Whether a move is wanted, may compile now, and leaves time for the stack's turns after it."""
         bench, budget, cost_s = self.bench, self.bench.budget, self.cost_s(move, known)
         if bench.ending or not self.wanted(move):
             return False
@@ -81,12 +81,12 @@ class MoveTrials:
         if not move.has_priority:
             waits = bench.catalog.compiles(move.settings) and any(bench.compiles_beside(one.settings) for one in stacks)
             return not waits and budget.allows(cost_s, reserve_s=self.reserve_s(known))
-        # The baseline again takes a small part of the budget, and leaves stacks behind it their time.
+        # Repeating the baseline takes a small part of the budget and leaves enough time for the stacks after it.
         takes_little = cost_s <= policy.BASELINE_SHARE * budget.total_s or move.kind is Kind.CONTROL
         return takes_little and budget.allows(cost_s + policy.SAFE * sum(self.cost_s(one, known) for one in stacks))
 
     def _affords_stack(self, move: Move, known: Known) -> bool:
-        """Whether there is time for a whole stack; one with priority starts even if it may end too late.
+        """Whether there is time for a whole stack. A stack with priority starts even if it may end too late.
 
         While its code compiles beside the trials, it waits as long as there is something else to measure.
         """
@@ -105,7 +105,7 @@ class MoveTrials:
         return self.reserve_s(known) if self.bench.budget.has_to_compile(move.settings) else 0.0
 
     def reserve_s(self, known: Known) -> float:
-        """The seconds reserved for the stack's turns: 0 once too few are left, which a shorter trial can still use."""
+        """The seconds reserved for the stack's turns; 0 if too few are left for them, so shorter trials can run."""
         stack = known.to_confirm
         if not stack or known.judge.took_turns(stack):
             return 0.0
@@ -117,7 +117,7 @@ class MoveTrials:
     # --- measuring ------------------------------------------------------------------------------------------------
 
     def measure(self, move: Move, known: Known) -> Evidence | None:
-        """Measure a move; None where it still compiles when the turns have to begin. Raises SessionCancelledError."""
+        """Measure a move; None if it still compiles when the turns have to begin. Raises SessionCancelledError."""
         self.enter(_STAGES.get(move.kind, "search"))
         match move.kind:
             case Kind.CONTROL:
@@ -128,7 +128,7 @@ class MoveTrials:
             case Kind.REFERENCE:
                 evidence = self._reference(known)
             case Kind.TURNS:
-                waits = self.bench.compiles_beside(move.settings)  # for its code
+                waits = self.bench.compiles_beside(move.settings)  # for the code that is being compiled
                 with contextlib.nullcontext() if waits else self.bench.runner.beside_stopped():
                     if may_be_side_by_side(known, move.settings):
                         evidence = side_by_side(self.bench, move.settings)
@@ -144,7 +144,7 @@ class MoveTrials:
         return evidence
 
     def _is_compiled(self, move: Move, known: Known) -> bool:
-        """Whether a stack can be measured now: its code compiles beside the trials while there are others."""
+        """Whether a stack can be measured now. Its code compiles beside the trials while there are others to run."""
         bench = self.bench
         to_do = bench.budget.has_to_compile(move.settings) and move.settings not in bench.compiled_beside
         if to_do and bench.has_compiled_beside() and may_compile_beside(bench, known, move.settings):
@@ -155,7 +155,7 @@ class MoveTrials:
         return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
-        """One trial; beside that of a stack that compiles nothing, its compiled form is compiled for the next."""
+        """Run one trial. If its stack compiles nothing, the compiled form is compiled beside it for the next trial."""
         bench, spec = self.bench, self._spec(move, known)
         coming = compiled_next(known, move.settings) if move.kind is Kind.STACK else BASELINE
         possible = not bench.catalog.compiles(move.settings) and bench.budget.has_to_compile(coming)
@@ -169,7 +169,7 @@ class MoveTrials:
         baseline_again = move.kind is Kind.AGAIN and not move.settings
         spec = self.bench.spec(move.name, move.settings, at_least_s=at_least_s)
         if baseline_again and known.judge.spread.random:
-            # Another draw of what the steps draw: the more are seen, the better their spread is known.
+            # Other random numbers for the steps: the more draws are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if not self.bench.catalog.compiles(move.settings):
             return spec
@@ -187,7 +187,7 @@ class MoveTrials:
         return self.bench.budget.allows(sum(map(self.bench.expected_s, combinations)))
 
     def _profile(self, known: Known) -> Evidence:
-        """One more run of the baseline with its profile, given up where it would take the time of the turns."""
+        """Run the baseline once more with its profile; give up if that would take the time of the turns."""
         bench, facts = self.bench, known.plan.facts
         spec = bench.spec(INSTRUMENTED, {}, kind=TrialKind.PROFILE)
         result = bench.run(replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known))))
@@ -208,20 +208,20 @@ class MoveTrials:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def publish(self, known: Known) -> Known:
-        """Post the events for new knowledge, and return it with the decisions that were taken meanwhile."""
+        """Post the events for new knowledge, and return it with the decisions that were made meanwhile."""
         self.known = known
-        self.post_progress(known)  # first: the lines that are written of what is new carry it
+        self.post_progress(known)  # first, so that the journal lines of the new events have it
         self._reporter.report(known)
         followed = known.with_consent(self._reporter.consented(known.plan.consent))
         return known if followed is known else self.publish(followed)
 
     def enter(self, stage: str) -> None:
-        """Begin a stage, unless it has begun."""
+        """Begin a stage unless it has begun already."""
         if stage != self._reporter.state.stage:
             self._reporter.emit(events.StageStarted(stage))
 
     def post_progress(self, known: Known) -> None:
-        """Post how far the session is."""
+        """Post how far the session has got."""
         self.bench.post_progress(sum(self.cost_s(move, known) for move in moves(known)))
 
 
@@ -236,19 +236,19 @@ def runs_of(move: Move, evidence: Evidence) -> Iterator[events.Event]:
 
 # --- beside a trial that compiles -----------------------------------------------------------------------------
 
-# For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
-# took no longer than one, and the second took 2 s instead of 11 s afterwards.
+# Each compilation needs a core, and more for the processes that it starts. On 16 cores, two compilations side by side
+# took no longer than one, and the second trial then took 2 s instead of 11 s.
 _CORES_FOR_TWO = 8
 # Two trials that compile need about twice the baseline's memory: at most this share of the device's memory.
 _MEMORY_SHARE = 0.8
 
 
 def may_compile_beside(bench: Bench, known: Known, settings: Mapping[str, Value]) -> bool:
-    """Whether settings may be compiled while another trial runs: there are cores and memory, and no kernels are timed.
+    """Whether settings may be compiled while a trial runs: there are cores and memory, and no kernels are timed.
 
-    Compilation that takes longer than usual times many kernels and chooses among them, as some libraries do; other
-    compilation times only a few, when they first run. Kernels that were chosen beside another trial are not reused.
-    A trial over several GPUs uses all of them.
+    Compilation that takes longer than usual times many kernels and chooses among them, as some libraries do. Other
+    compilation times only a few, at their first run. A kernel chosen while another trial ran is not reused. A trial
+    over several GPUs uses all of them.
     """
     facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
     if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or bench.world is not None:

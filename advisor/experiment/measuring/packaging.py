@@ -1,4 +1,4 @@
-"""A tuned model compiled to one file, and what PyTorch compiled for a loop, in separate trial processes."""
+"""Packages a tuned model as one compiled file, or keeps a loop's compiler cache, in separate trial processes."""
 
 import time
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ _SIGNAL_CHECK_S = 0.1
 
 
 def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
-    """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
+    """The compiled model. Raises UsageError with the reason if the model cannot be exported."""
     path = scratch_folder() / "model.pt2"
     result = _run(request, settings, catalog, path)
     if result.outcome is Outcome.MEASURED:
         return _read_once(path)
     raise UsageError(
         f"the model cannot be compiled to a file: {_why(result)}",
-        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
+        "Export the settings instead, with --export tuned.yaml; or change the model so that torch.export accepts it.",
         result.details,
     )
 
@@ -41,7 +41,7 @@ def warm_start(request: Request, settings: Mapping[str, Value], catalog: Catalog
             result = _run(request, settings, catalog, path, TORCHINDUCTOR_CACHE_DIR=empty)
         if result.outcome is not Outcome.MEASURED:
             hint = "Export the settings alone, with --export tuned.yaml."
-            raise UsageError(f"what was compiled cannot be kept: {_why(result)}", hint, result.details)
+            raise UsageError(f"the compiled code cannot be kept: {_why(result)}", hint, result.details)
         first_steps_s.append(result.warmup_s or 0.0)
     cold_s, warm_s = first_steps_s
     return _read_once(path), cold_s, warm_s

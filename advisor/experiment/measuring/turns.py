@@ -1,10 +1,10 @@
-"""Turns: settings and the baseline timed alternately, A B B A, so that drift of the machine falls on both alike.
+"""Turns: settings and the baseline timed alternately, A B B A, so that drift of the machine affects both alike.
 
-On the CPU two live processes take turns, block by block: other programs want the cores for seconds, as long as a whole
-trial takes, and then fall on both. With a process for each turn, simulated sessions under such a load
-(``tests/experiment/test_disturbed_trials.py``) exported settings that do nothing in 5 of 20 cases, and a stack that
-helps in 12 of 20; with blocks in turn in none, and in 19. On CUDA each turn is a process of its own: fresh processes
-also show how much two of them differ, and none takes memory of the device that the other lacks.
+On the CPU, two live processes take turns, block by block: other programs use the cores for seconds at a time, and then
+disturb both processes. With a new process for each turn, simulated sessions under such a load
+(``tests/experiment/test_disturbed_trials.py``) exported useless settings in 5 of 20 cases and a useful stack in 12 of
+20; with alternating blocks, in none and in 19. On CUDA, each turn is a new process. New processes also show how much
+identical runs differ, and neither takes memory that the other needs.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from advisor.records import Block, Outcome, TrialKind, TrialResult
 from advisor.runner.trial_process import Trial
 
 MOST_PAIRS = 12
-# Pairs of blocks that are enough where steps are long, and that are enough where the budget ends.
+# Number of pairs of blocks that suffices if steps are long, and the number that suffices if the budget ends.
 FEWEST_PAIRS = 5
 LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
-# If processes of the baseline spread this many times as much as those of the stack, the baseline runs again: until the
-# ends of the interval are within the second factor, or it has run this often.
+# If the spread between processes of the baseline is this multiple of the stack's spread, the baseline runs again: until
+# the ratio of the interval's ends is below the second factor, or the baseline has run this often.
 _UNEVEN, _NARROW, _MOST_BASELINES = 2.0, 1.2, 6
 _MEMORY_MARGIN = 0.9  # largest share of the free memory for two processes together
-_LIVE_SHARE = 0.75  # live trials take this share of whole ones and their blocks; estimated
-_BLOCK_SHARE = 0.2  # a block of a turn takes this share of what a trial measures, and one step at least
-_QUEUED_STEPS = 3  # at most, before a block: on what workers prepared during the other trial's turn; a count
+_LIVE_SHARE = 0.75  # time of live trials, as a share of that of whole trials with the same blocks; estimated
+_BLOCK_SHARE = 0.2  # length of a block in turns, as a share of a trial's measuring time; at least one step
+_QUEUED_STEPS = 3  # most steps before a block, to use up batches prepared during the other turn
 
 
 def may_be_side_by_side(known: Known, settings: Settings) -> bool:
-    """Whether two live processes may take turns: both fit into memory, and neither is on CUDA or has ranks."""
+    """Whether two live processes may take turns: both fit into memory, and neither uses CUDA or has ranks."""
     facts, old, new = known.plan.facts, known.judge.baseline, known.judge.result(settings)
     if facts.on_cuda or facts.gpus > 1 or new is None:
         return False
@@ -46,7 +46,7 @@ def may_be_side_by_side(known: Known, settings: Settings) -> bool:
 
 
 def turns_s(bench: Bench, known: Known, settings: Settings) -> float:
-    """The seconds that turns are expected to take: two whole trials at least, or live ones and their fewest blocks."""
+    """The seconds that turns are expected to take: at least two whole trials, or two live ones with few blocks."""
     pair_s = bench.expected_s(settings) + bench.expected_s(BASELINE)
     if not may_be_side_by_side(known, settings):
         return pair_s
@@ -60,8 +60,8 @@ def in_turn(
 ) -> Evidence:
     """Trials of the settings and the baseline in turn, A B B A, as many as there is time for.
 
-    ``run`` makes one trial, of a numbered pair; ``has_time`` tells whether there is time for a trial of each of these
-    settings. What was run counts also when one of them fails.
+    ``run`` makes one trial of a numbered pair; ``has_time`` tells whether there is time for one trial of each of the
+    given settings. Finished trials count even if a later one fails.
     """
     runs: list[tuple[Settings, TrialResult]] = []
     for pair in range(MOST_PAIRS_IN_TURN):
@@ -86,7 +86,7 @@ def in_turn(
 
 
 def side_by_side(bench: Bench, settings: Settings) -> Evidence:
-    """Time the baseline and the settings in live processes, block by block. One that ends early is a failed run."""
+    """Time the baseline and the settings in live processes, block by block. A process that ends early has failed."""
     old_spec = bench.spec("baseline, in turns", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("combination, in turns", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.wait_while_paused()
@@ -96,7 +96,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     pairs: list[tuple[Block, Block]] = []
     trials: list[Trial] = []
     with contextlib.ExitStack() as live:
-        # One warms up after the other. Two that use every core slow each other down many times over: on two cores a
+        # They warm up one after the other. If both use every core, they slow each other down greatly: on two cores, a
         # baseline that takes 3 s alone was not ready after 10.
         for spec in (old_spec, new_spec):
             trials.append(live.enter_context(bench.runner.open(spec, partial(bench.listen, spec))))
@@ -121,7 +121,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
 
 
 def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, Block]], TrialResult | None]:
-    """The new trial's blocks, each with the old one's beside it, and the result of a trial that ended meanwhile."""
+    """The new trial's blocks, each paired with the old trial's, and the result of a trial that ended meanwhile."""
     pairs: list[tuple[Block, Block]] = []
     seconds = _BLOCK_SHARE * bench.budget.measure_s
     began = bench.budget.spent_s
@@ -134,7 +134,7 @@ def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, 
                 return pairs, done
             timed[trial] = done
         pairs.append((timed[new], timed[old]))
-        # Blocks that hold whole epochs of a loader take longer than asked for.
+        # Blocks that contain whole epochs of a loader take longer than requested.
         if len(pairs) >= LEAST_PAIRS and bench.budget.left_s < bench.budget.spent_s - started:
             break
         if len(pairs) >= FEWEST_PAIRS and bench.budget.spent_s - began > 2 * MOST_PAIRS * seconds:

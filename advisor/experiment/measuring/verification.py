@@ -1,6 +1,6 @@
-"""A loop timed with an exported file and without it, in fresh processes in turn.
+"""Times a loop with an exported file and without it, in turns of fresh processes.
 
-After a session that verifies the file (``verify``); later it shows whether the settings are still worth it (``check``).
+``verify`` does so after a session. ``check`` does so later, and shows whether the settings are still worth it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from advisor.experiment.measuring.bench import Bench
     from advisor.runner.trials import Runner  # the app imports this module before it starts a trial
 
-# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
+# Spread (standard deviation) between processes of one program before any repeat: loops on shared CPUs. Unitless.
 _UNKNOWN_PROGRAM = 0.04
-_LIKE_BEFORE = 1.2  # time to have left for another pair, as a multiple of the longest so far; unitless
-# Kept of the time for ending a process that overruns it, and the least that a process gets. Seconds.
+_LIKE_BEFORE = 1.2  # time that must be left for another pair, as a multiple of the longest pair so far; unitless
+# Time reserved to end a process that overruns, and the shortest time for a process. Seconds.
 _ENDING_S, _LEAST_S = 0.5, 1.0
 
 # The results of the plain loop and of the tuned one.
@@ -66,7 +66,7 @@ def loop_spec(name: str, target: TargetSpec, *, limit_s: float, measure_s: float
 
 
 def with_file(plain: TrialSpec, path: str, catalog: Catalog) -> TrialSpec:
-    """The same with an exported file applied to the loop. Raises UsageError for settings that no recipe has."""
+    """The same spec with an exported file applied to the loop. Raises UsageError for settings that no recipe has."""
     settings = catalog.without_removed(Settings.from_file(path))
     catalog.check(settings)
     return replace(
@@ -82,10 +82,10 @@ def with_file(plain: TrialSpec, path: str, catalog: Catalog) -> TrialSpec:
 def time_in_pairs(
     runner: Runner, plain: TrialSpec, tuned: TrialSpec, say: Callable[[str], None], *, until: float, most: int
 ) -> list[Pair]:
-    """Time the plain and the tuned loop in pairs of processes, A B B A, ``most`` at most.
+    """Time the plain and the tuned loop in at most ``most`` pairs of processes, A B B A.
 
-    ``until`` is a time of ``time.monotonic()``: a pair that takes longer is left out. A spec is ``rounded`` in its
-    second run. Raises TargetError for a loop that fails, and if no pair ends in time.
+    ``until`` is a time of ``time.monotonic()``: a pair that would end later is dropped. The second run of a spec is
+    ``rounded``. Raises TargetError if a loop fails or if no pair ends in time.
     """
     pairs: list[Pair] = []
     longest_s = 0.0
@@ -113,7 +113,7 @@ def time_in_pairs(
 
 
 def middle_block(runs: Sequence[TrialResult]) -> Block:
-    """The block of median speed of these runs: one block, so that its figures agree."""
+    """The block of median speed of these runs: a single block, so that its figures are consistent."""
     blocks = sorted((block for run in runs for block in run.blocks), key=lambda block: block.samples_per_s)
     return blocks[len(blocks) // 2]
 
@@ -123,15 +123,15 @@ def middle_block(runs: Sequence[TrialResult]) -> Block:
 # Time limit of verifying, at least twice the start-up of the stack. Seconds.
 LIMIT_S = 60.0
 _STARTS = 2.0
-# Timing of each process. Seconds.
+# Measuring time of each process. Seconds.
 _VERIFY_S = 1.5
-_MOST_VERIFIED = 2  # a second run of each is made where there is time; a count
-# Outputs or losses that differ by more than this, and by this multiple of what the session saw of the same settings,
-# are another model's; settings that change no result get less, and a half is never explained. Unitless.
+_MOST_VERIFIED = 2  # each loop runs a second time if there is time; a count
+# If outputs or losses differ by more than this and by this multiple of the difference that the session saw, they come
+# from another model. Settings that keep results exact have a lower limit. A half is always too much. Unitless.
 _MOST_DIFFERENT, _MOST_OF_EXACT = 0.05, 0.01
 _MARGIN, _SAYS_NOTHING = 2.0, 0.5
-_ONE_BY_ONE = 5  # first losses that are compared one by one; of all together the mean counts
-_SAME_BATCH = 1e-3  # first batches that differ by more are of other samples, or of other draws of a transform
+_ONE_BY_ONE = 5  # number of first losses that are compared one by one; beyond that, the mean loss counts
+_SAME_BATCH = 1e-3  # first batches that differ by more have other samples, or other random draws of a transform
 
 
 def limit_s(stack: StackRecord) -> float:
@@ -142,7 +142,7 @@ def limit_s(stack: StackRecord) -> float:
 
 
 def may_be_verified(state: SessionState) -> bool:
-    """Whether there is something to verify: a session that ran to its end, and a stack that was confirmed."""
+    """Whether there is something to verify: a completed session with a confirmed stack."""
     ended = state.finished is not None and not state.finished.cancelled and state.failure is None
     stack = state.stack
     return ended and stack is not None and stack.confirmed and bool(stack.settings) and not stack.pending
@@ -166,8 +166,8 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     except TargetError as error:
         return Verification(exported.path, seconds=time.monotonic() - started, problem=error.message)
     difference = _difference(pairs[0][1], pairs[0][0])
-    # Results of the plain loop may differ from one start to the next, as of a script that draws in threads. Rounding
-    # alone changes losses that leave a plateau by 5 % (ResNet-50, an H200), which is why its second run is rounded.
+    # Results of the plain loop may differ between starts (a script that draws in threads). Rounding alone changes
+    # losses that leave a plateau by 5 % (ResNet-50, an H200), so the second run of the plain loop is rounded.
     between_starts = _difference(pairs[-1][0], pairs[0][0]) or 0.0
     most = max(_MOST_DIFFERENT if rounds else _MOST_OF_EXACT, seen.another_draw)
     seconds, compared = time.monotonic() - started, "losses" if pairs[0][1].losses else "outputs"
@@ -188,9 +188,9 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
 
 
 def _difference(new: TrialResult, old: TrialResult) -> float | None:
-    """The relative difference of the outputs, or of the first losses, of two runs; None if they cannot be compared.
+    """The relative difference of the outputs or first losses of two runs; None if they cannot be compared.
 
-    The outputs of a training are its first batch.
+    For a training, the outputs are its first batch.
     """
     found = differences(OUTPUTS, new, old)
     others = bool(new.losses) is not bool(old.losses) or (new.losses and any(one > _SAME_BATCH for one in found))
@@ -201,17 +201,17 @@ def _difference(new: TrialResult, old: TrialResult) -> float | None:
 
 
 def ratio_of_processes(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
-    """The ratio of the rates of two programs. The spread comes from these processes alone."""
+    """The ratio of the rates of two programs. Only these processes determine the spread."""
     spread = process_spread([[median(run) for run in side] for side in (old, new)], prior=_UNKNOWN_PROGRAM)
     return ratio_interval(new, old, spread)
 
 
 # --- later ----------------------------------------------------------------------------------------------------
 
-# Longest timing of a process in seconds, and its largest share of the budget.
+# Longest measuring time of a process in seconds, and its largest share of the budget.
 _CHECK_S = 3.0
 _CHECK_SHARE = 0.04
-# Pairs of processes at most; beyond these an interval hardly narrows. A count.
+# Largest number of pairs of processes; more hardly narrow the interval. A count.
 _MOST_CHECKED = 4
 
 
@@ -231,9 +231,9 @@ class Checked:
 def check(
     runner: Runner, request: Request, path: str, catalog: Catalog, say: Callable[[str], None], *, started: float
 ) -> Checked:
-    """Time the plain loop and the tuned one in pairs of processes, as many as the budget holds.
+    """Time the plain loop and the tuned one in pairs of processes, as many as the budget allows.
 
-    The budget began at ``started``, of ``time.monotonic()``. Raises TargetError where a process fails, or where not
+    The budget began at ``started``, a time of ``time.monotonic()``. Raises TargetError if a process fails, or if not
     even one pair fits into the budget.
     """
     measure_s = min(_CHECK_S, _CHECK_SHARE * request.budget_s)

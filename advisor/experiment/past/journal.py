@@ -1,6 +1,6 @@
-"""The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
+"""The journal: a session's events on disk, one JSON line each, flushed as they happen. No measurement is lost.
 
-One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
+One process writes to it at a time. Lines that are damaged or from another version are left out and counted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from advisor.records.secrets import arguments_without_secrets
 SCHEMA = 1
 _UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError, OSError)
 _LOCK = "lock"
-# A larger journal is not read: one of an hour's session has a few million bytes.
+# A larger journal is not read; an hour's session has a few million bytes.
 _LARGEST_BYTES = 256 * 2**20
 # Fields of events that name a file of the session.
 _FILES = frozenset({"log_path", "trace_path"})
 _UNRECORDED = (BlockTimed, Paused, ProgressMade, TrialActivity)  # of interest only while they happen
-_FORMER_NAME = re.compile(rb'(?<=")stack(?=: |, | with)|(?<=the |its )stack\b')  # of combinations, in older journals
+_FORMER_NAME = re.compile(rb'(?<=")stack(?=: |, | with)|(?<=the |its )stack\b')  # combinations in older journals
 
 
 def sessions_folder() -> Path:
@@ -49,7 +49,7 @@ def sessions_folder() -> Path:
 
 
 class Journal:
-    """One session's journal, open for appending, from any thread. Raises UsageError while another process writes it."""
+    """One session's journal, open for appending from any thread. Raises UsageError if another process writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class Journal:
 
     @classmethod
     def create(cls, request: Request) -> Journal:
-        """A new journal with a name from the date and the time. Raises UsageError when the folder is not writable."""
+        """A new journal named by the date and time. Raises UsageError if the folder is not writable."""
         folder = sessions_folder()
         try:
             make_private(folder)
@@ -84,19 +84,19 @@ class Journal:
         return self.path.stem
 
     def log_path(self, trial: str) -> str:
-        """The path of the file that gets a trial's output."""
+        """The path of the file for a trial's output."""
         safe = "".join(c if c.isalnum() or c in "=-._" else "_" for c in trial)[:100]
         return str(self.path.with_suffix("") / f"{safe}.log")
 
     def record(self, event: Event) -> str:
-        """Append an event, with the time in seconds since 1970. Returns why it could not be written, once."""
+        """Append an event, with the time in seconds since 1970. Returns the reason if it fails for the first time."""
         if isinstance(event, _UNRECORDED):
             return ""
         at = round(time.time(), 3)
         return self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
 
     def close(self) -> None:
-        """Close the file, and let others write to it."""
+        """Close the file and let other processes write to it."""
         self._file.close()
         self._holds.close()
 
@@ -109,7 +109,7 @@ class Journal:
             try:
                 self._file.write(f"{text}\n")
                 self._file.flush()
-            except OSError as error:  # such as a full disk; what is half written ends the file
+            except OSError as error:  # such as a full disk; a half-written line ends the file
                 with contextlib.suppress(OSError):
                     self._file.close()
                 return error.strerror or str(error)
@@ -125,19 +125,19 @@ def _unwritable(folder: Path, reason: str | None) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class PastSession:
-    """A session read back: its request and its events, as far as they were written."""
+    """A session read from disk: its request and the events that were written."""
 
     session_id: str
     path: Path
     started: datetime
     request: Request
     events: tuple[Event, ...]
-    damage: str = ""  # a sentence on lines that could not be read, which is the first event too
-    config_fingerprint: str = ""  # in place of the config, which is not recorded
+    damage: str = ""  # a sentence on unreadable lines; the first event says it too
+    config_fingerprint: str = ""  # replaces the config, which is not recorded
     withheld_arguments: tuple[str, ...] = ()  # names of arguments that look like secrets
 
     def check_arguments(self) -> None:
-        """Raise UsageError where the target's arguments are not all known."""
+        """Raise UsageError if some of the target's arguments are not known."""
         if self.withheld_arguments:
             names = ", ".join(self.withheld_arguments)
             raise UsageError(
@@ -147,7 +147,7 @@ class PastSession:
 
 
 def open_session(session_id: str | None = None) -> PastSession:
-    """A past session by its id (or its unique beginning), the latest when None. Raises UsageError."""
+    """A past session by its id or unique prefix, or the latest session for None. Raises UsageError."""
     paths = _journals()
     exact = [path for path in paths if path.stem == session_id]
     matching = exact or [path for path in paths if session_id is None or path.stem.startswith(session_id)]
@@ -167,7 +167,7 @@ def list_sessions() -> Iterator[PastSession]:
 
 
 def session_ids() -> list[str]:
-    """The ids of all sessions, the oldest first, also of those that cannot be read."""
+    """The ids of all sessions, the oldest first, including those that cannot be read."""
     return [path.stem for path in _journals()]
 
 
@@ -181,7 +181,7 @@ def _journals() -> list[Path]:
 
 
 def _locked(path: Path) -> TextIO:
-    """The open file that locks the journal for this process. Raises UsageError for another process's, and OSError."""
+    """The open file that locks the journal for this process. Raises OSError; UsageError if another process has it."""
     folder = path.with_suffix("")
     make_private(folder)
     lock = os.fdopen(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
@@ -201,7 +201,7 @@ def _locked(path: Path) -> TextIO:
 
 
 def _free_path(folder: Path) -> Path:
-    """An empty file named by the date and the time, and by a number where sessions began in the same second."""
+    """An empty file named by the date and time; with a number if two sessions began in the same second."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for number in itertools.count():
         path = folder / f"{stamp}{f'-{number}' if number else ''}.jsonl"
@@ -213,7 +213,7 @@ def _free_path(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The first line of a journal: the request, without its config and without arguments that look like secrets."""
+    """The first line of a journal: the request without its config and without arguments that look like secrets."""
 
     request: Request
     schema: int = SCHEMA
@@ -224,7 +224,7 @@ class _Header:
 
 
 def fingerprint_of(config: Any) -> str:
-    """A text that differs for configs that differ, in a value or its type."""
+    """A text that is different for different configs: values and their types count."""
     return "" if config is None else hashlib.sha256(pformat(config).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -256,7 +256,7 @@ def _read(path: Path) -> PastSession:
         try:
             entry = json.loads(_FORMER_NAME.sub(b"combination", text))
             if (name := entry["event"]) not in FORMER_KINDS:
-                # No file but the session's own is shown or copied because a journal says so.
+                # A journal may only name the session's own files; no other file is shown or copied because of it.
                 events.append(msgspec.convert(_with_own_files(entry["data"], path.with_suffix("")), KINDS[name]))
         except (*_UNREADABLE, UsageError):
             damaged += 1
@@ -269,7 +269,7 @@ def _read(path: Path) -> PastSession:
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
-    """An event's data, with the paths of its files in the session's present folder."""
+    """An event's data with the paths of its files moved to the session's present folder."""
     if isinstance(value, list):
         return [_with_own_files(inner, folder) for inner in value]
     if not isinstance(value, dict):

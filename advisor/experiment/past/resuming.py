@@ -1,4 +1,4 @@
-"""Takes over from earlier sessions: whether one measured the same, its measurements, and hints of the last one."""
+"""Continues earlier sessions: checks that they measured the same, takes over their runs, and keeps hints."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,27 +21,27 @@ from advisor.recipe.settings import Settings
 from advisor.records import Facts, Outcome, TargetSpec, TrialResult, Value
 from advisor.source.prints import changed_sources
 
-# The options that make the workload, as the command line has them, by the field of the target that holds each.
+# The command-line options that define the workload, by the field of the target that holds each.
 _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size", "input_shape": "--input"}
 _NOT_THE_SAME = "Undo that, or leave --resume out to measure anew."
 
 
 def taken_up_request(request: Request, past: PastSession, *, config_given: bool = False) -> Request:
-    """The request for resuming; its config is read again unless given. Raises UsageError where anything has changed."""
+    """The request for resuming. Its config is read again unless given. Raises UsageError if anything has changed."""
     if not config_given and past.config_fingerprint and (path := request.config_path) is not None:
         from advisor.files.config_file import read_config  # late: YAML takes long to load
 
         request = replace(request, target=replace(request.target, config=read_config(path)))
     state = SessionState.of(past.events)
     if state.facts is None or state.baseline is None:
-        return request  # nothing was measured that could be mixed with something else
+        return request  # nothing was measured yet, so a change does no harm
     if changed := "; ".join(_changes(request, past, state.facts)):
         raise UsageError(f"the session {past.session_id} measured something else: {changed}.", _NOT_THE_SAME)
     return request
 
 
 def check_same_machine(before: Facts, now: Facts) -> None:
-    """Raise UsageError when the baseline that was just measured is not comparable with the one of a past session."""
+    """Raise UsageError if the new baseline is not comparable with the baseline of the past session."""
     pairs = {
         "device": (before.workload.device_name, now.workload.device_name),
         "PyTorch": (before.versions.get("torch"), now.versions.get("torch")),
@@ -80,9 +80,9 @@ def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
     """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
-    The present run of the baseline is one of its repeats. The stack is the recorded one, less what has no consent any
-    more, unless the goal is another now or a decision has changed it since it was measured. What was measured with a
-    recipe that is gone is left out.
+    The new run of the baseline counts as a repeat of it. The recorded stack is taken over without settings that no
+    longer have consent; but not if the goal has changed, or if a decision changed the stack after its measurement. Runs
+    with a recipe that no longer exists are left out.
     """
     if past.baseline is None or past.facts is None:
         return known
@@ -105,7 +105,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     taken = replace(Known.begin(known.plan.with_facts(facts), judge), tried=tried, done=done)
     stack = past.stack if past.stack and has_recipes(catalog, past.stack.settings) else None
     if stack is not None and not stack.pending and past.goal == judge.goal:
-        # The combination that the search worked on: the recorded settings, with those whose part is unclear.
+        # The combination that the search worked on: the recorded settings and those whose gain is unclear.
         found, dropped = stack.settings, stack.dropped
         keys = found.keys() | {key for key, why in dropped.items() if why in UNCLEAR}
         whole = next((settings for settings in judge.runs if settings.keys() == keys), Settings(found))
@@ -114,7 +114,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
 
 
 def has_recipes(catalog: Catalog, settings: Mapping[str, Value]) -> bool:
-    """Whether settings that were measured once still have recipes."""
+    """Whether all of these recorded settings still have recipes."""
     with suppress(UsageError):
         catalog.check(settings)
         return True
@@ -159,7 +159,7 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
 
 
 def hints_for(name: str) -> dict[str, Value]:
-    """The hints for a workload; empty when there are none."""
+    """The hints for a workload; empty if there are none."""
     return read_record(HINTS_FILE, _Hints()).workloads.get(name, {})
 
 

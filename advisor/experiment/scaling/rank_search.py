@@ -1,9 +1,9 @@
 """Several GPUs in a session: the one-GPU stack, then strategies and options with several ranks.
 
-The loop of ``search.py`` with knowledge, moves and trials of its own: strategies, then options of the best, then the
-whole batch on each GPU. Settings are those that a trial adds to the one-GPU stack; without any it is one GPU. With a
-batch size among them each GPU gets the whole batch of one GPU (weak scaling), which is another training and never the
-stack.
+Runs the loop of ``search.py`` with its own knowledge, moves and trials: strategies, then options of the best strategy,
+then the whole batch on each GPU. Settings are the ones that a trial adds to the one-GPU stack; empty settings run on
+one GPU. Settings with a batch size give each GPU the whole batch of one GPU (weak scaling). That is another training
+and never becomes the stack.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from advisor.records.trials import UNUSED_PARAMETERS
 
 BATCH, _UNUSED = "data.batch_size", "parallel.find_unused_parameters"
 NOT_TRIED = TrialResult(Outcome.SKIPPED, "not tried")
-# Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
+# Assumed standard deviation between processes before any repeat, as a share of the step: several ranks on one host.
 PRIOR = 0.015
-# Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
-# float32 and 1e-2 in bfloat16.
+# Largest difference of the first losses of the same training. Relative; the order of summation explains 1e-3 in float32
+# and 1e-2 in bfloat16.
 _SAME_LOSSES = 0.03
-# Exposed communication from which on a step is bound by it. Share of the step.
+# A step with at least this share of exposed communication is bound by it.
 _BOUND_BY_COMMUNICATION = 0.2
-# torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
+# Extra start-up of a trial, before one was timed: torchrun imports PyTorch in each rank. Seconds.
 _START_S = 8.0
 _NO_TIME = "no time was left: raise --budget"
-# A trial that takes this many times as long as others, and this long at least, hangs. Unitless; seconds.
+# A trial hangs if it takes this multiple of other trials' time and at least this long. Unitless; seconds.
 _HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
-# Several machines meet within this, twice: torchrun's agents, then the ranks. Seconds.
+# Several machines meet within this time, twice: torchrun's agents, then the ranks. Seconds.
 _MEETING_S = 120.0
-# Runs of settings that seem better than the stack, until they are or are not. A count.
+# Largest number of runs of settings that seem better than the stack but are not decided. A count.
 _MOST_RUNS = 3
-# Trials of turns. A count.
+# Number of trials of turns. A count.
 _IN_TURN = 4
 
 
@@ -75,11 +75,11 @@ class Scaling:
     """The knowledge of the search on several GPUs."""
 
     plan: Plan  # with the facts on several GPUs, and their strategies and options
-    judge: Judge  # its baseline is the first run of one GPU
-    carried: Settings = field(default_factory=Settings)  # the one-GPU stack in every trial
-    left_out: Mapping[str, str] = field(default_factory=dict)  # of it, what several ranks cannot have, and why
+    judge: Judge  # its baseline is the first run on one GPU
+    carried: Settings = field(default_factory=Settings)  # the one-GPU stack that every trial has
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of the stack: not for several ranks, and why
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    same_losses: bool = True  # as one GPU's: steps depend on no chance, nor on the samples beside one
+    same_losses: bool = True  # whether losses must equal one GPU's: they depend on no chance and no other samples
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
@@ -89,22 +89,22 @@ class Scaling:
 
     @property
     def tried(self) -> list[Settings]:
-        """All settings that were tried, one GPU first, also those that failed."""
+        """All settings that were tried, one GPU first, including those that failed."""
         return [BASELINE, *(settings for settings in self.judge.runs if settings)]
 
     def measured(self, settings: Settings) -> tuple[TrialResult, ...]:
-        """Its runs that produced timings; none where one GPU has none, since nothing can be compared then."""
+        """The runs that produced timings; empty if one GPU has none, since nothing can be compared then."""
         return self.judge.measured_runs(settings) if self.judge.baseline.measured else ()
 
     def loss_difference(self, settings: Settings) -> float | None:
-        """The largest relative difference of the first losses from one GPU's; None where they cannot be compared."""
+        """The largest relative difference of the first losses from one GPU's; None if they cannot be compared."""
         ours, theirs = self.measured(settings), self.measured(BASELINE)
         if not (ours and theirs) or BATCH in settings:
             return None
         return max(differences(LOSSES, ours[0], theirs[0]), default=None)
 
     def why_unusable(self, settings: Settings) -> str:
-        """The reason that settings may not be the stack; empty where they may."""
+        """The reason that settings may not be the stack; empty if they may."""
         if reason := self.plan.consent.why_not(settings.without(BATCH)):
             return reason
         difference = self.loss_difference(settings)
@@ -122,7 +122,7 @@ class Scaling:
 
     @cached_property
     def stack(self) -> Settings:
-        """The best usable settings; of equal ones within the noise, those found first."""
+        """The best usable settings; if several are equal within the noise, the one found first."""
         best = BASELINE
         for settings in self.usable:
             if self.judge.compare(settings, best).ci_low > 1:
@@ -142,7 +142,7 @@ class Scaling:
     # --- the record -----------------------------------------------------------------------------------------------
 
     def record(self) -> ScalingRecord:
-        """All of it, as the session reports it."""
+        """The whole record, as the session reports it."""
         best, evidence = self.row_of(self.stack), ""
         share = best.exposed_share if self.stack else None
         if share is not None and share >= _BOUND_BY_COMMUNICATION:
@@ -157,12 +157,12 @@ class Scaling:
             settings=dict(self.stack),
             passed_over=dict(self.passed_over),
             confirmed=self.confirmed,
-            evidence=evidence,  # of the bottleneck of the best settings; empty where nothing stands out
+            evidence=evidence,  # about the bottleneck of the best settings; empty if none stands out
             machines=self.plan.request.machines,
         )
 
     def row_of(self, settings: Settings) -> ScalingRow:
-        """One row: what was found under these settings."""
+        """One row: the results of these settings."""
         gpus = self.plan.facts.gpus if settings else 1
         row = ScalingRow(name_of(settings), dict(settings), gpus, BATCH in settings)
         if not (runs := self.measured(settings)):
@@ -193,7 +193,7 @@ class Scaling:
 
 
 def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
-    """Return the settings of the one-GPU stack that several ranks can use, and why others are left out."""
+    """Return the settings of the one-GPU stack that several ranks can use, and why the others are left out."""
     carried, left_out = Settings(stack), dict[str, str]()
     mode = str(carried.get("compile.mode", "none"))
     if mode in MODES_WITH_GRAPHS:
@@ -201,7 +201,7 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
         left_out["compile.mode"] = f"the CUDA graphs of {mode} cannot hold the exchange of gradients"
     if carried.get("compile.scope") == "with_loss":
         carried = carried.without("compile.scope").merged({"compile.mode": carried.get("compile.mode", "default")})
-        left_out["compile.scope"] = "the wrapper of the model is between the model and the loss"
+        left_out["compile.scope"] = "the model's wrapper separates the model from the loss"
     ddp = {STRATEGY: "ddp"}
     for key in stack:
         if catalog.conflict(carried.merged(ddp)) and not catalog.conflict(carried.without(key).merged(ddp)):
@@ -224,7 +224,7 @@ def knowledge_before(known: Known, gpus: int) -> Scaling:
     if reason := why_not_sharded(facts):
         passed_over["fully_shard"] = reason
     candidates = tuple(one for one in proposals.candidates if one.recipe in parallel)
-    # With batch norms or padding the losses depend on the other samples, which are fewer on each rank.
+    # With batch norms or padding, losses depend on the other samples of a rank, and a rank has fewer samples.
     varies = facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes
     return Scaling(
         # Scores are taken on one GPU.
@@ -252,7 +252,7 @@ def _move(gain: float, settings: Settings, kind: Kind = Kind.ADD) -> Move:
 
 
 def _strategies(known: Scaling) -> Iterator[Move]:
-    """Moves that measure each strategy. One that failed is tried again in a changed form."""
+    """Moves that measure each strategy. A failed strategy is tried again in a changed form."""
     for candidate in known.plan.candidates:
         if candidate.key != STRATEGY or known.plan.consent.rejects(candidate.recipe):
             continue
@@ -264,7 +264,7 @@ def _strategies(known: Scaling) -> Iterator[Move]:
 
 
 def _mended(known: Scaling, failed: Settings) -> Settings:
-    """A failed strategy changed by the reason: unused parameters, no graph, not compiled. Empty if nothing is left."""
+    """A failed strategy, changed by the reason: unused parameters, no graph, not compiled. Empty if nothing is left."""
     if UNUSED_PARAMETERS in known.row_of(failed).reason and _UNUSED not in failed:
         return _fitting(known, failed.with_value(_UNUSED, True))
     if known.carried.merged(failed).get(GRAPH):
@@ -274,7 +274,7 @@ def _mended(known: Scaling, failed: Settings) -> Settings:
 
 
 def _fitting(known: Scaling, settings: Settings) -> Settings:
-    """A strategy's settings. Settings of the carried stack that do not work with it are switched off."""
+    """A strategy's settings, with carried settings that do not work with it switched off."""
     for key in known.carried:
         reason = known.plan.catalog.conflict(known.carried.merged(settings))
         if not reason:
@@ -286,15 +286,15 @@ def _fitting(known: Scaling, settings: Settings) -> Settings:
 
 
 def _not_compiled(known: Scaling, settings: Settings) -> Settings:
-    """The same without compiling what the carried stack compiles."""
+    """The same settings, without compiling what the carried stack compiles."""
     off = {key: value for key, value in NOT_COMPILED.items() if known.carried.get(key, value) != value}
     return settings.merged(off)
 
 
 def _options(known: Scaling) -> Iterator[Move]:
-    """Moves that add one option to the leading settings; opt-in ones are measured for their price."""
+    """Moves that add one option to the leading settings. Opt-in options are measured to show their effect."""
     lead = known.leading
-    # Measured under this strategy, on whatever else the stack held then.
+    # Already measured under this strategy, whatever other settings the stack had.
     tried = {item for one in known.tried if strategy_of(one) == strategy_of(lead) for item in one.items()}
     for candidate in known.plan.candidates:
         settings = lead.merged(candidate.settings)
@@ -311,7 +311,7 @@ def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
 
 
 def _again(known: Scaling) -> Iterator[Move]:
-    """Run settings again that seem better than the stack while the interval leaves it open."""
+    """Repeat settings that seem better than the stack while the interval leaves it open."""
     for settings in known.usable:
         comparison = known.judge.compare(settings, known.stack)
         is_open = comparison.ci_low <= 1 and len(known.measured(settings)) < _MOST_RUNS
@@ -322,8 +322,8 @@ def _again(known: Scaling) -> Iterator[Move]:
 def _of_the_leading(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, with the whole batch on each GPU, and in turn with one GPU.
 
-    Compiling may hide the gradients' way worse than it computes faster. The whole batch on each GPU is how many people
-    use several; it is not comparable with the same global batch. The turns are for the figure that is reported.
+    Compiling may lose more by hiding less communication than it gains in computing. Many people use the whole batch on
+    each GPU, but it is not comparable with the same global batch. The turns give the reported figure.
     """
     lead = known.leading
     if not lead:
@@ -343,7 +343,7 @@ def _of_the_leading(known: Scaling) -> Iterator[Move]:
 
 
 class RankSearch(Trials[Scaling]):
-    """Implements ``search.Trials`` over ranks, from ``known``; ``one_gpu`` is the whole stack, as one GPU has it."""
+    """Implements ``search.Trials`` over ranks, from ``known``; ``one_gpu`` is the whole stack of one GPU."""
 
     def __init__(
         self, bench: Bench, known: Scaling, one_gpu: Settings, consented: Callable[[Consent], Consent]
@@ -355,7 +355,7 @@ class RankSearch(Trials[Scaling]):
         self._walls: list[float] = []
 
     def run(self) -> Scaling:
-        """Search after a run of one GPU, on torchrun as all others. Raises SessionCancelledError."""
+        """Search after a run on one GPU, which uses torchrun like all others. Raises SessionCancelledError."""
         judge = replace(self._before.judge, baseline=self._run(BASELINE))
         known = search(self.publish(replace(self._before, judge=judge)), self, moves)
         if untried := {move.name: _NO_TIME for move in moves(known) if move.settings not in known.tried}:

@@ -1,11 +1,11 @@
 """The clock: a warm-up until steps are steady, then blocks of back-to-back steps.
 
-Nothing but steps is in a block. The spread of single steps comes from blocks of one step each: on an H200 their events
-made a replayed graph of 0.33 ms 4 % slower.
+A block contains only steps. The spread of single steps comes from separate blocks of one step each: the events of
+single steps made a replayed graph of 0.33 ms 4 % slower on an H200.
 
-On CUDA blocks follow one another without waiting: an event at each boundary tells when the device got there. A device
-that was waited for idles until the next kernels are launched: on H200s 0.3 to 1.4 ms a block, 1 % of a GPT-2's step of
-84 ms. Where workers have many batches at once, waiting would also add what a loop does meanwhile.
+On CUDA, blocks follow one another without waiting: an event at each boundary records when the device got there. After a
+wait, the device idles until the next kernels are launched: 0.3 to 1.4 ms per block on H200s, 1 % of a GPT-2's step of
+84 ms. If workers deliver many batches at once, a wait would also count what the loop does meanwhile.
 """
 
 import itertools
@@ -32,21 +32,21 @@ _LONGEST_BLOCK_STEPS = 2000
 _SINGLE_STEPS_S = 0.2
 _FEWEST_SINGLE_STEPS = 5
 _MOST_SINGLE_STEPS = 400
-_UNEVEN = 0.1  # blocks are too short if their step times range wider than this; relative to the median
-# The calls whose latency is reported: as many as fit in this time, in seconds, within these counts.
+_UNEVEN = 0.1  # if step times range wider than this, blocks are too short; relative to the median
+# The latency is that of as many calls as fit in this time, in seconds, within these counts.
 _CALLS_S = 0.5
 _FEWEST_CALLS = 20
 _MOST_CALLS = 400
-# Shortest time between two progress messages while a trial is measured. Seconds; to write one takes about 0.03 ms.
+# Shortest time between two progress messages of a trial. Seconds; writing one takes about 0.03 ms.
 _REPORT_INTERVAL_S = 0.25
-# Least share of a measurement's time that the marks between blocks see. Unitless; the rest is the last wait.
+# Smallest share of the wall time that the marks between blocks must cover. Unitless; the last wait is not covered.
 _SEEN_BY_MARKS = 0.8
 
 
 class StepClock:
     """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    ``cycle_of(most)`` returns the steps of a cycle in the data of at most so many steps; 1 where batches are alike.
+    ``cycle_of(most)`` returns the steps of a cycle in the data, at most ``most``; 1 if batches take the same work.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class StepClock:
         self.cycle_of = cycle_of
 
     def steps_of(self, seconds: float, step_s: float, *, longest_s: float = 0.0) -> int:
-        """The steps in a block of about this duration: whole cycles of the data, if need be one of ``longest_s``."""
+        """The steps in a block of about this duration: whole cycles of the data, or one cycle up to ``longest_s``."""
         steps = steps_in(seconds, step_s)
         cycle = self.cycle_of(max(steps, steps_in(longest_s, step_s)))
         return cycle * max(1, round(steps / cycle))
@@ -74,8 +74,8 @@ class StepClock:
     def blocks(self, steps: int, enough: Callable[[list[Block]], bool], *, ahead: int = 1) -> list[Block]:
         """Time blocks of ``steps`` steps, without synchronising between them, until ``enough`` of them are done.
 
-        A device that works asynchronously gets up to ``ahead`` blocks before the host waits for one. Marks do not see
-        work in other streams: if much of the wall time is missing from them, it is divided equally.
+        An asynchronous device gets up to ``ahead`` blocks before the host waits for one. Marks do not see work in other
+        streams: if they miss much of the wall time, it is divided equally.
         """
         ahead = ahead if self.backend.is_ahead else 0
         self.backend.synchronize()
@@ -97,7 +97,7 @@ class StepClock:
 
 
 def latency_of_calls(clock: StepClock, blocks: Sequence[Block], limit_s: float) -> Latency | None:
-    """The latency of single calls, timed separately; None if the least number of calls does not fit in ``limit_s``."""
+    """The latency of single calls, timed separately; None if ``limit_s`` is too short for the fewest calls."""
     step_s = mean_step_s(blocks)
     calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
     if calls * step_s > max(limit_s, _CALLS_S):
@@ -121,8 +121,8 @@ def measure(
 ) -> list[Block]:
     """Time blocks until the median's interval is narrower than 0.5 %, for ``at_least_s`` to ``measure_s`` seconds.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. An epoch that fits in
-    ``measure_s`` is a block: its first batches are ready early. ``report`` gets the last block a few times a second.
+    Times at least one block, and at least five if they fit in twice ``measure_s``. An epoch that fits in ``measure_s``
+    is one block: its first batches are ready early. ``report`` gets the last block a few times a second.
     """
     steps = clock.steps_of(measure_s / BLOCKS_PER_TRIAL, step_s, longest_s=measure_s)
     limit_s = max(measure_s, at_least_s)
@@ -142,17 +142,17 @@ def measure(
         due = elapsed_s >= at_least_s and len(so_far) >= 2 * FEWEST_BLOCKS and len(so_far) % _CHECK_EVERY == 0
         return due and median_error([block.samples_per_s for block in so_far]) < _LARGEST_ERROR
 
-    # Steps that are so long that a second one ahead would overrun the trial hide the wait anyway.
+    # If two steps ahead would overrun the trial, steps are so long that they hide the wait anyway.
     return clock.blocks(steps, enough, ahead=int(steps > 1 or step_s < measure_s / FEWEST_BLOCKS))
 
 
 def mean_step_s(blocks: Sequence[Block]) -> float:
-    """Seconds of a step in these blocks. The warm-up may have ended at a hundredth of that, on a busy machine."""
+    """Seconds per step in these blocks. On a busy machine the warm-up may have ended with a much shorter step."""
     return sum(block.seconds for block in blocks) / sum(block.steps for block in blocks)
 
 
 def single_steps_ms(clock: StepClock, blocks: Sequence[Block], measure_s: float) -> tuple[float, float, float]:
-    """Percentiles of the times of single steps; taken from the blocks if steps are long, or each block is one step."""
+    """Percentiles of the times of single steps; taken from the blocks if steps are long or each block is one step."""
     step_s = mean_step_s(blocks)
     if _FEWEST_SINGLE_STEPS * step_s <= measure_s and (blocks[0].steps > 1 or len(blocks) < _FEWEST_SINGLE_STEPS):
         wanted = min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, steps_in(_SINGLE_STEPS_S, step_s)))
@@ -169,9 +169,9 @@ def percentiles_of(
 
 
 def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks; consecutive ones are merged if their steps differ much, as where every fourth waits for data.
+    """The blocks; consecutive blocks are merged if their steps differ much (every fourth may wait for data).
 
-    The median over blocks of one step would show the frequent kind and hide the cost of the others.
+    The median over blocks of one step would show the frequent kind of step and hide the cost of the others.
     """
     merged = list(blocks)
     while len(merged) >= 2 * FEWEST_BLOCKS:
@@ -189,9 +189,9 @@ def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
 
 
 def batch_samples(batch: Any, fallback: int) -> int:
-    """The number of samples in a batch: of mappings in a list, as detectors take them; else of its first tensor.
+    """The number of samples in a batch: the number of mappings in a list (detectors), else the first tensor's size.
 
-    Packed sequences and PyTorch Geometric's graphs say how many they are; their tensors hold the parts of all.
+    Packed sequences and PyTorch Geometric's graphs know their number; their tensors hold the parts of all samples.
     """
     for part in (batch, *(batch if isinstance(batch, tuple | list) else ())):
         if isinstance(part, PackedSequence):
@@ -215,7 +215,7 @@ _STEADY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """The way to the steady state; ``step_s`` is the step time at the end."""
+    """The result of warming up; ``step_s`` is the step time at the end."""
 
     seconds: float
     steps: int
@@ -228,8 +228,8 @@ def warm_up(
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The first step may compile for minutes. ``at_least`` further steps always run. The ``earlier`` steps count towards
-    the limit, each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
+    The first step may compile for minutes. ``at_least`` more steps always run. The ``earlier`` steps count towards the
+    limit, each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
     """
     start = time.perf_counter()
     first = clock.run(1)

@@ -1,4 +1,4 @@
-"""The batches of a trial, the same for the same seed: for the first steps, and an endless feed for the rest."""
+"""The batches of a trial, identical for the same seed: those of the first steps, and an endless feed for the others."""
 
 import contextlib
 import itertools
@@ -20,32 +20,32 @@ from advisor.trial.measurement.clock import batch_samples
 from advisor.workloads.entrypoint import one_line, user_frames
 from advisor.workloads.loop import seed_host
 
-# The first steps, whose results are compared, and the most seconds that they take, and that their batches take.
+# Number of first steps, whose results are compared; the most seconds for them, and for drawing their batches.
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 _DRAWING_S = 3.0
-# Lines of a worker's traceback that are shown: the last two frames and the exception.
+# Number of shown lines of a worker's traceback: the last two frames and the exception.
 _SHOWN_LINES = 7
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
     """The batches of the first steps: a loader's first batches under a seed, the same in every trial.
 
-    There are fewer if they take long, and no workers if that is possible. With a plan the batches are copied and
+    There are fewer if drawing takes long. Workers are not used if possible. With a plan, the batches are copied and
     transformed as in the loop.
     """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
     alone = data
-    with contextlib.suppress(Exception):  # where it cannot be made anew, or its dataset refuses to be copied
-        # What a dataset opens at its first sample stays its copy's: workers that are forked later share no open file.
+    with contextlib.suppress(Exception):  # if it cannot be built again or its dataset cannot be copied
+        # Files that a dataset opens at its first sample stay with its copy: workers forked later share no open file.
         alone = rebuild(data, num_workers=0, dataset=copy_of(data.dataset))
     try:
         return _drawn(alone, seed, plan)
     except TargetError:
         if not data.num_workers:
             raise
-    return _drawn(data, seed, plan)  # the dataset may ask which worker it is in, and finds none here
+    return _drawn(data, seed, plan)  # the dataset may ask for its worker, and gets none here
 
 
 def _drawn(loader: DataLoader[Any], seed: int, plan: StepPlan | None) -> list[Any]:
@@ -68,10 +68,10 @@ def no_batch() -> TargetError:
 
 
 def loader_failure(error: BaseException, turn: int) -> TargetError:
-    """Return the error for a loader that raised: it names the batch, and shows the lines of the user's code."""
+    """Return the error for a loader that raised. It names the batch and shows the lines of the user's code."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = str(error).strip().splitlines()
-    # An error that a worker raised has no frame of the user's here: it carries the worker's traceback in its text.
+    # An error from a worker has no frame of the user's code here: its text contains the worker's traceback.
     in_worker = len(lines) > 1 and all(is_library(frame.filename) for frame in frames)
     return TargetError(
         f"the DataLoader failed at batch {turn}: {one_line(error)}",
@@ -87,14 +87,14 @@ def seed_all(seed: int) -> None:
 
 
 def _epochs(loader: Any, seed: int | None) -> Iterator[Any]:
-    """The batches of a loader without end. Raises TargetError when it fails, or when an epoch yields nothing."""
+    """The endless batches of a loader. Raises TargetError if it fails or if an epoch yields nothing."""
     if seed is not None:
         seed_host(seed)
     served, earlier = 0, -1
     while served > earlier:
         earlier = served
         try:
-            for batch in loader:  # the workers of an epoch have ended before those of the next start
+            for batch in loader:  # the workers of an epoch end before the next ones start
                 served += 1
                 yield batch
         except Exception as error:
@@ -102,25 +102,25 @@ def _epochs(loader: Any, seed: int | None) -> Iterator[Any]:
     if not served:
         raise no_batch()
     raise TargetError(
-        f"the DataLoader yields nothing after its first {served} batches: its dataset can be read once only.",
+        f"the DataLoader yields nothing after its first {served} batches: its dataset can only be read once.",
         "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
     )
 
 
 class Feed:
-    """Batches from a loader, whose first epoch begins under a ``seed``, or the one resident batch again and again."""
+    """Batches from a loader whose first epoch begins under a ``seed``, or always the same resident batch."""
 
     def __init__(self, data: Any, seed: int | None = None) -> None:
-        # An exported Python file wraps a loader in a class of its own.
+        # An exported Python file wraps a loader in its own class.
         self._loader: Any = data if is_loader(data) or is_loader(getattr(data, "loader", None)) else None
         self._batches: Iterator[Any] = itertools.repeat(data) if self._loader is None else _epochs(self._loader, seed)
 
     def next(self) -> Any:
-        """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
+        """The next batch; after the last batch a new epoch begins. Raises TargetError if an epoch yields nothing."""
         return next(self._batches)
 
     def leave_out_other_sizes(self, samples: int) -> None:
-        """From now on give the batches of so many samples only, as code that was compiled for them takes no others."""
+        """Return only batches of this many samples from now on, since compiled code may accept no other size."""
         self._batches = filter(lambda batch: batch_samples(batch, samples) == samples, self._batches)
 
     @property
@@ -134,9 +134,9 @@ class Feed:
         return 0 if self._loader is None else int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
 
     def cycle(self, most_steps: int) -> int:
-        """The steps after which the work of a loader's workers repeats: an epoch, if it has ``most_steps`` at most.
+        """The steps after which the work of a loader's workers repeats: an epoch, if it has at most ``most_steps``.
 
-        Else it is one batch of each worker, since all workers finish at about the same time.
+        For longer epochs it is one batch of each worker, since all workers finish at about the same time.
         """
         workers = self._loader.num_workers if self._loader is not None else 0
         if not workers:

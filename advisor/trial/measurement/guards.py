@@ -13,23 +13,23 @@ from advisor.machine import hardware
 from advisor.records import Block, GpuReading, GpuReadings
 
 _MEANWHILE = "while it was measured"
-_SM_CLOCK_FALL = 0.10  # a fall of the clock that counts; unitless
+_SM_CLOCK_FALL = 0.10  # smallest fall of the clock that counts; unitless
 _BETWEEN_READINGS_S = 0.2
-# A desktop that redraws a clock takes a percent or two.
+# A desktop that redraws a clock uses one or two percent.
 _COMPUTING_PERCENT = 5
 _NEAR_SLOWDOWN_C = 2
-# Shortest time over which energy is read. Seconds; the counter is updated about every 100 ms.
+# Shortest time for a reading of energy. Seconds; the counter is updated about every 100 ms.
 _SHORTEST_ENERGY_S = 1.0
 
 
 class Guards:
-    """All that watches a trial from outside while it is timed.
+    """Watches a trial for disturbances from outside while it is timed.
 
-    Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
-    for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
+    Create it at the trial's start, before CUDA is used, and time inside ``watching``. ``watch_gpu`` is False for a
+    trial on the CPU and for a trial that takes turns with another on the same GPU, whose process is not foreign.
     ``beside`` is the process of the same session that compiles meanwhile.
 
-    A process that holds memory and does nothing is no disturbance, nor is the power cap, which a heavy step earns.
+    A process that holds memory but does nothing is not a disturbance. Nor is the power cap, which a heavy step reaches.
     """
 
     def __init__(self, *, watch_gpu: bool, beside: int | None = None, nvml: hardware.Nvml = hardware.NVML) -> None:
@@ -42,7 +42,7 @@ class Guards:
 
     @property
     def gpu(self) -> GpuReadings | None:
-        """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
+        """NVML's readings during the timing; None if it was not asked or does not know this GPU."""
         if not self._readings:
             return None
         clocks, watts = _known(self._readings, "sm_clock_mhz"), _known(self._readings, "power_w")
@@ -55,9 +55,9 @@ class Guards:
 
     @contextmanager
     def watching(self, gpu_uuid: str | None) -> Iterator[None]:
-        """Watch the GPU of this UUID until the block ends; then ``disturbed`` says what was the matter.
+        """Watch the GPU of this UUID until the block ends; then ``disturbed`` describes any disturbance.
 
-        Call it when this process has a CUDA context: NVML lists the process only then.
+        Call it when this process has a CUDA context, since NVML lists the process only then.
         """
         gauges = None
         with suppress(hardware.NvmlUnavailableError):
@@ -83,14 +83,14 @@ class Guards:
             ended.set()
             thread.join()
         self._readings.append(gauges.read())
-        own |= hardware.own_pids()  # workers that were started meanwhile
+        own |= hardware.own_pids()  # includes workers that were started meanwhile
         if energy_start is not None and energy_end is not None and seconds >= _SHORTEST_ENERGY_S:
             self._energy_j = energy_end - energy_start
         ours = own_processes(self._readings, self._before, frozenset(own), self._beside)
         self.disturbed = disturbance_of_gpu(self._readings, ours, gauges.slowdown_c)
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
-        """Joules of the whole GPU per sample timed, with idle power; None without a counter, or for under a second."""
+        """Joules of the whole GPU (with idle power) per timed sample; None without a counter or for under a second."""
         samples = sum(block.samples for block in blocks)
         return self._energy_j / samples if self._energy_j is not None and samples else None
 
@@ -98,10 +98,10 @@ class Guards:
 def own_processes(
     readings: Sequence[GpuReading], before: frozenset[int], own: frozenset[int], beside: frozenset[int] = frozenset()
 ) -> frozenset[int]:
-    """NVML's numbers for the processes of a trial and what runs ``beside`` it; empty where it does not list them.
+    """NVML's numbers for the processes of a trial and the process ``beside`` it; empty if NVML does not list them.
 
-    ``before`` were listed before the trial touched CUDA, ``own`` are its processes as this process numbers them. Inside
-    a container NVML may number them as the host does: then they are those that appeared first.
+    ``before`` were listed before the trial used CUDA; ``own`` are its processes as this process numbers them. In a
+    container, NVML may use the host's numbers: then the trial's processes are the ones that appeared first.
     """
     new = (pids - before for pids in _known(readings, "pids"))
     appeared = next(filter(None, new), frozenset[int]())  # NVML may list a process a moment after its context is there
@@ -121,7 +121,7 @@ def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slo
         for before, after in pairwise(readings)
         if after.sm_clock_mhz is not None
         and after.sm_clock_mhz < (1 - _SM_CLOCK_FALL) * highest_mhz
-        # A clock that is low for the trial's own power or pauses is not yet up in the next reading.
+        # After a drop from the trial's own power use or pauses, the clock may still be low in the next reading.
         and not any(reading.idle or hardware.POWER_CAP in reading.throttle_reasons for reading in (before, after))
     ]
     if fallen:
@@ -133,10 +133,10 @@ def disturbance_of_gpu(readings: Sequence[GpuReading], ours: frozenset[int], slo
 
 
 def _others(readings: Sequence[GpuReading], ours: frozenset[int]) -> str:
-    """The work of other processes in words: the first sign of it; empty without any."""
+    """The first sign of work by other processes, in words; empty if there is none."""
     listings = [pids - ours for pids in _known(readings, "pids")]
-    strangers = frozenset[int]().union(*listings)  # the driver may tell the use of processes that only draw as well
-    # The first reading tells the use before it, which counts only where no later one tells any.
+    strangers = frozenset[int]().union(*listings)  # the driver may also report processes that only draw
+    # The first reading reports use before it, which counts only if no later reading reports any.
     told = [reading.sm_percent for reading in readings[1:] if reading.sm_percent] or [readings[0].sm_percent]
     percent, pid = max(((use, pid) for busy in told for pid, use in busy.items() if pid in strangers), default=(0, 0))
     if percent >= _COMPUTING_PERCENT:
@@ -152,5 +152,5 @@ def _throttle_reasons(readings: Sequence[GpuReading]) -> tuple[str, ...]:
 
 
 def _known(readings: Sequence[GpuReading], name: str) -> list[Any]:
-    """The values of a field in the readings that have one."""
+    """The known values of a field in the readings."""
     return [value for reading in readings if (value := getattr(reading, name)) is not None]

@@ -1,4 +1,4 @@
-"""The numerics probe: the results of the first steps, on the same weights and batches in every trial."""
+"""The numerics probe: the results of the first steps, with the same weights and batches in every trial."""
 
 import contextlib
 import time
@@ -29,7 +29,7 @@ class Probe:
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
     skipped_steps: int = 0
-    usual_step_s: float = 0.0  # the mean time of a step, without the longest, which compiles
+    usual_step_s: float = 0.0  # the mean time of a step without the longest one, which compiles
     operations: int = 0
     loss_at: str = ""  # the code that reads the model's own loss from its first output; empty for none
 
@@ -44,8 +44,8 @@ def probe_training(
 ) -> Probe:
     """The first training steps, one per batch; fewer, but at least ``fewest``, if they take longer than ``limit_s``.
 
-    The longest step, which compiles, does not count towards the limit. A step that a gradient scaler skips, until its
-    scale fits, changes no weight and is run again: so the losses can be compared with those of a loop without one.
+    The longest step, which compiles, does not count towards the limit. Until a gradient scaler's scale fits, it skips
+    steps. They change no weight and are run again, so the losses can be compared with those of a loop without a scaler.
     """
     model = getattr(getattr(step, "step", step), "model", None)  # a captured step holds the step that it captured
     seed_all(seed)
@@ -56,14 +56,14 @@ def probe_training(
             scale, started = scaler.get_scale() if scaler is not None else 0.0, time.perf_counter()
             loss = float(step(batch))
             step_s.append(time.perf_counter() - started)
-            # The scale falls when, and only when, an update is skipped.
+            # The scale falls exactly when an update is skipped.
             if scaler is None or scaler.get_scale() >= scale:
                 break
             probe.skipped_steps += 1
-            if probe.skipped_steps > MOST_SKIPPED_STEPS:  # in all: at no scale that is worth anything are they finite
+            if probe.skipped_steps > MOST_SKIPPED_STEPS:  # in total; gradients are not finite at any useful scale
                 break
         probe.losses += (loss,)
-        sample_no_more()  # again after a forward pass that was undone, and the removal of the hook with it
+        sample_no_more()  # again, since an undone forward pass also undid the hook's removal
         usual_and_one_more_s = sum(step_s) - max(step_s) + step_s[-1]
         if usual_and_one_more_s > limit_s and len(probe.losses) >= fewest:
             break
@@ -75,8 +75,8 @@ def probe_training(
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
     """The sum of the outputs for the first batch, and a fixed sample of them.
 
-    The step runs several times and the last output counts. A captured step is only replayed by then, and must read the
-    new batch: so the step before the last gets another batch of the same shapes, if there is one.
+    The step runs several times, and the last output counts. By then a captured step is only replayed and must read the
+    new batch, so the step before the last gets another batch of the same shapes if there is one.
     """
     order = [batches[0]] * steps
     if steps > 1:
@@ -96,7 +96,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
 
 @torch.no_grad()
 def sample_of(output: Any) -> tuple[float, ...]:
-    """The sum of all outputs and a fixed sample of them; empty when there are none. It allocates little.
+    """The sum of all outputs and a fixed sample of them; empty if there are none. Allocates little memory.
 
     If there are floating-point tensors, only they count: class numbers or box counts would outweigh them.
     """
@@ -108,7 +108,7 @@ def sample_of(output: Any) -> tuple[float, ...]:
     stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
     sample, first = list[float](), 0
     for tensor in tensors:
-        # On the host: a process loads each kind of kernel when it launches the first of that kind.
+        # On the host, since a process loads each kind of kernel at its first launch.
         places = torch.arange(first, max(first, tensor.numel()), stride)
         sample += tensor[torch.unravel_index(places, tensor.shape)].cpu().double().tolist()
         first = (first - tensor.numel()) % stride
@@ -118,7 +118,7 @@ def sample_of(output: Any) -> tuple[float, ...]:
 
 
 def operations_behind(output: Any) -> int:
-    """The number of operations that made an output and that gradients flow back through; 0 without gradients."""
+    """The number of operations behind an output through which gradients flow back; 0 without gradients."""
     waiting = [tensor.grad_fn for tensor in tensors_of(output) if tensor.grad_fn is not None]
     found = set(waiting)
     while waiting:
@@ -126,23 +126,23 @@ def operations_behind(output: Any) -> int:
             if behind is not None and behind not in found:
                 found.add(behind)
                 waiting.append(behind)
-    return sum(bool(operation.next_functions) for operation in found)  # a parameter has none behind it
+    return sum(bool(operation.next_functions) for operation in found)  # parameters have none behind them
 
 
 def _sample_first_output(probe: Probe, model: nn.Module | None, step: Any) -> Callable[[], None]:
-    """Have the model's output sampled in the first step, before a later one overwrites it; return what ends that."""
+    """Sample the model's output in the first step, before a later one overwrites it; return a function to stop that."""
     plan = getattr(step, "plan", None)
-    # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
+    # A model that is compiled in place or in a larger whole would trace the hook; TorchScript accepts none.
     traced = (isinstance(plan, StepPlan) and plan.compiles_loss) or getattr(model, "_compiled_call_impl", None)
     if model is None or traced or isinstance(model, torch.jit.ScriptModule):
         return lambda: None
 
     def take(module: nn.Module, inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():  # a compiler of the user's own would trace what follows
+        if torch.compiler.is_compiling():  # the user's own compiler would trace the code below
             return
         with contextlib.suppress(RuntimeError):  # inside ``torch.func`` an output has no values
             parts = output.values() if isinstance(output, Mapping) else output
-            if isinstance(output, Mapping | list | tuple):  # without a Hugging Face decoder's, which a setting decides
+            if isinstance(output, Mapping | list | tuple):  # without Hugging Face caches, which a setting decides
                 parts = [part for part in parts if type(part).__module__ != _CACHES]
             probe.outputs = sample_of(parts)
             probe.operations = operations_behind(output)
@@ -154,6 +154,6 @@ def _sample_first_output(probe: Probe, model: nn.Module | None, step: Any) -> Ca
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an ordinary local one: no shard of a distributed tensor, and no wrapper around another."""
+    """Whether a tensor is an ordinary local one: no shard of a distributed tensor, no wrapper around another."""
     ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)

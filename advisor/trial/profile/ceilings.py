@@ -1,4 +1,4 @@
-"""The machine's own ceilings: matrix products by type, copies, operator calls; what finds no room is left out."""
+"""The machine's own ceilings: matrix products by type, copies, operator calls. Skips those that lack memory."""
 
 import contextlib
 import math
@@ -14,27 +14,27 @@ from advisor.machine.host import host_info
 from advisor.process.meanwhile import replaced
 from advisor.records import Ceilings
 
-# Matrices grow until the next size would take too long. By whether the device has memory of its own, as GPUs have.
+# Matrices grow until the next size would take too long. By whether the device has its own memory, as GPUs do.
 _SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
 _COPY_BYTES = {True: 2**30, False: 2**27}
 _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
 _MOST_REPEATS = 50
 _LIMIT_S = 0.1
-# Time limit of measuring all ceilings in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
+# Time limit for all ceilings in a process that has not loaded the kernels yet. An H200 needs 1 to 3 s.
 _MEASURING_S = 3.0
 _CALLS = 1000
 _ROOM_SHARE = 1 / 8  # share of the memory that the user's model leaves free
 
 
 def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = math.inf) -> Ceilings:
-    """Measure this machine's ceilings, that of ``dtype`` among them; none where ``left_s`` seconds are too few."""
+    """Measure this machine's ceilings, also for ``dtype``; returns none if ``left_s`` seconds are too few."""
     if left_s < _MEASURING_S:
         return Ceilings({})
     backend = backend_of(device)
     free = backend.free_bytes()
     room_bytes = int(_ROOM_SHARE * (host_info().memory_available_bytes if free is None else free))
-    # The types that recipes can choose, and the one that the step has.
+    # The types that recipes can choose, and the step's own type.
     names = ["float32", *(["tf32"] if backend.float32_in_tf32() else []), "bfloat16"]
     names += ["float16"] if backend.has_memory else []
     names += [own] if (own := str(dtype).removeprefix("torch.")) not in names else []
@@ -43,14 +43,14 @@ def machine_ceilings(device: torch.device, dtype: torch.dtype, left_s: float = m
     return Ceilings(
         matmul_flops_per_s={name: rate for name, rate in products.items() if rate},
         copy_bytes_per_s=_unless_it_fails(partial(_copy_rate, device, room_bytes)),
-        # On the host, beside its arithmetic: an addition to a single number.
+        # On the host, with little arithmetic: an addition to a single number.
         call_overhead_s=_best_seconds(number.device, lambda: [number.add_(1) for _ in range(_CALLS)]) / _CALLS,
         measured_on=date.today().isoformat(),
     )
 
 
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
-    """The result of a call; None where this machine cannot do it, or has no memory for it."""
+    """The result of a call; None if this machine cannot run it or lacks the memory."""
     with contextlib.suppress(RuntimeError, MemoryError):
         return measure()
     return None
@@ -72,7 +72,7 @@ def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | N
 
 
 def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
-    """Bytes read plus bytes written per second by a copy larger than the caches, the best of several."""
+    """Bytes read plus written per second by a copy that is larger than the caches, the best of several."""
     size = min(_COPY_BYTES[backend_of(device).has_memory], room_bytes // 2)
     if size < _SMALLEST_COPY_BYTES:
         return None
@@ -82,7 +82,7 @@ def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
 
 
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
-    """The shortest of several calls after one to warm up; fewer calls if they take long. Disturbances only add time."""
+    """The shortest of several calls after a warm-up; fewer calls if they take long. Disturbances only add time."""
     backend = backend_of(device)
     backend.seconds_of(call)
     started = time.perf_counter()
@@ -97,12 +97,12 @@ def float32_matmul() -> str:
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
-        # The user set the newer per-backend switches; the older one then refuses to answer.
+        # The user set the newer per-backend switches, so the older function raises an error.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def convolutions_in_tf32() -> bool:
-    """Whether convolutions of float32 run in TF32 on CUDA; PyTorch's default."""
+    """Whether float32 convolutions run in TF32 on CUDA, which is PyTorch's default."""
     precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
     return torch.backends.cudnn.allow_tf32 if precision is None else precision == "tf32"
 

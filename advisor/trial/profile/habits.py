@@ -1,7 +1,7 @@
 """Coding habits in the instrumented pass: ways to validate, timed side by side, and lines that synchronise the device.
 
-PyTorch's synchronisation debug mode warns in the stack that waits, which names the user's line, and after the wait: the
-time since the start of the call is the wait's.
+PyTorch's synchronisation debug mode warns after the wait, in the stack of the call that waits. The stack gives the
+user's line, and the time since the start of the call gives the duration of the wait.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ from advisor.trial.measurement.draws import Feed
 _VALIDATION_LIMIT_S = 0.3
 _MOST_ROUNDS = 30
 SYNC_WARNING = "called a synchronizing CUDA operation"  # text in the warning of PyTorch's synchronisation debug mode
-_STEPS = 3  # that are watched for waits; a count
+_STEPS = 3  # number of steps that are watched for waits
 _TORCH = str(Path(torch.__file__).parent) + "/"
-# Our own frames: what runs a step, and what watches it.
+# perf-advisor's own frames: the code that runs a step, and the code that watches it.
 _STEP = (f"{PACKAGE / 'step'}/",)
 _WATCHING = f"{PACKAGE / 'trial'}/"
 _IN_BACKWARD = ("", 0, "the backward pass")
@@ -44,9 +44,9 @@ _Key = tuple[str, int, str]
 
 
 def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait."""
+    """Return the profile with the cost of this loop's habits and the lines that make its host wait."""
     eager = copy.copy(step)
-    eager.model = uncompiled(step.model)  # the compiler would compile anew for each of the modes here
+    eager.model = uncompiled(step.model)  # the compiler would compile again for each mode
     rows: tuple[HabitRow, ...] = ()
     if isinstance(eager, TrainStep):
         eager._whole = None
@@ -55,7 +55,7 @@ def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> P
 
 
 def stop_debugging() -> None:
-    """Switch off a profiler or NVTX ranges that the user left on: the instrumented pass has its own profiler."""
+    """Switch off a profiler or NVTX ranges that the user left on, since the instrumented pass has its own profiler."""
     if torch._C._autograd._profiler_enabled():
         torch._C._autograd._disable_profiler()
 
@@ -63,7 +63,7 @@ def stop_debugging() -> None:
 def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[HabitRow, ...]:
     """A validation step (forward and loss, in evaluation mode) in each grad mode: its time, and its memory on a GPU.
 
-    Every round times all modes, so that drift affects all equally. Empty where the model fails in evaluation mode.
+    Every round times all modes, so that drift affects all equally. Empty if the model fails in evaluation mode.
     """
 
     def validate(way: str) -> None:
@@ -82,17 +82,17 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
                     break
                 for way, call in calls.items():
                     times_s[way].append(backend.seconds_of(call))
-        except Exception:  # the user's model, in a mode that this workload may never use
+        except Exception:  # the user's model may fail in a mode that it never uses
             return ()
     return tuple(HabitRow("eval_no_grad", way, 1e3 * median(times), peaks[way]) for way, times in times_s.items())
 
 
 class SyncRecorder(TorchFunctionMode):
-    """In this context, records each wait by the user's line, timed from the start of the PyTorch call."""
+    """In this context, records each wait with the user's line, timed from the start of the PyTorch call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._waits: dict[_Key, list[float | None]] = {}  # the seconds of each, None where they are not known
+        self._waits: dict[_Key, list[float | None]] = {}  # the seconds of each wait, None if unknown
         self._since: float | None = None
 
     def __torch_function__(
@@ -114,16 +114,16 @@ class SyncRecorder(TorchFunctionMode):
         return tuple(sorted(found, key=lambda place: place.blocked_ms or 0.0, reverse=True))
 
     def waited(self, frame: FrameType | None, since: float | None = None) -> None:
-        """Record a wait of this line, which ends now. It began at ``since``, or else when the wait before it ended."""
+        """Record a wait of this line that ends now. It began at ``since`` or, if None, when the previous one ended."""
         now, began = time.perf_counter(), since or self._since
         self._waits.setdefault(_place_of(frame), []).append(None if began is None else now - began)
         self._since = None if self._since is None else now
 
 
 def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...] | None:
-    """The lines of an eager step that make the host wait; None on the CPU, and where watching fails.
+    """The lines of an eager step that make the host wait; None on the CPU, or if watching fails.
 
-    Copies of the batch and work after the update are left out: other recipes measure them.
+    Copies of the batch and work after the update are left out, since other recipes measure them.
     """
     backend = backend_of(step.device)
     if not backend.is_ahead:
@@ -135,14 +135,14 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
             backend.synchronize()
             with recording(recorder), backend.warning_of_waits():
                 step.compute(batch)
-    except Exception:  # user code under a mode that few people run: the profile is worth having without it
+    except Exception:  # user code may fail in this rare mode; the profile is useful without it
         return None
     return recorder.places(_STEPS)
 
 
 @contextlib.contextmanager
 def recording(recorder: SyncRecorder) -> Iterator[None]:
-    """Enter the recorder, and let it hear PyTorch's warnings and explicit ``torch.cuda.synchronize()`` calls."""
+    """Enter the recorder, and pass PyTorch's warnings and explicit ``torch.cuda.synchronize()`` calls to it."""
     synchronize = torch.cuda.synchronize
 
     def heard(message: Warning | str, *rest: Any, **more: Any) -> None:
@@ -177,7 +177,7 @@ def _place_of(frame: FrameType | None) -> _Key:
 
 def _line(path: str, number: int) -> _Key:
     text = linecache.getline(path, number).strip()
-    # Packages first: an environment often lies inside the project's folder.
+    # Packages first, since an environment often lies inside the project's folder.
     for part in (*INSTALLED, f"{Path.cwd()}/"):
         if part in path:
             return path.rpartition(part)[2], number, text

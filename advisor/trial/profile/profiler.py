@@ -25,7 +25,7 @@ from advisor.trial.measurement.draws import Feed
 from advisor.trial.profile.ceilings import convolutions_in_tf32, float32_matmul, machine_ceilings
 from advisor.trial.profile.recording import measure_phases, record_step
 
-_LONG_STEP_MS = 1000.0  # a step that takes longer is recorded without one before it
+_LONG_STEP_MS = 1000.0  # a longer step is recorded without another one before it
 
 
 def profile_step(
@@ -33,7 +33,7 @@ def profile_step(
 ) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it.
 
-    A Chrome trace of a step goes to ``trace_path``. Shortly before ``deadline``, of ``time.monotonic()``, no ceilings
+    A Chrome trace of a step goes to ``trace_path``. Shortly before ``deadline`` (a ``time.monotonic()``), no ceilings
     are measured.
     """
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms))
@@ -44,11 +44,11 @@ def profile_step(
         measured = replace(measured, host_to_device_bytes=sum(tensor.nbytes for tensor in copied))
     own = next((p.dtype for p in step.model.parameters() if p.is_floating_point()), torch.float32)
     casts = step.plan.autocast
-    if casts == "none" and isinstance(step, OwnStep):  # its own autocast, as the watched round of a script has it
+    if casts == "none" and isinstance(step, OwnStep):  # the step's own autocast, as in the watched round of a script
         casts = getattr(step.function, "casts", "none")
     dtype: torch.dtype = own if casts == "none" else getattr(torch, casts)
-    # By default convolutions of float32 run in TF32, and matrix products do not.
-    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # of them all it takes longest
+    # By default float32 convolutions run in TF32, and matrix products do not.
+    convolving = bool(measured.operators) and "conv" in measured.operators[0].name  # it takes longest
     in_tf32 = convolutions_in_tf32() if convolving else float32_matmul() != "highest"
     tf32 = dtype is torch.float32 and in_tf32 and backend_of(step.device).float32_in_tf32()
     name = "tf32" if tf32 else str(dtype).removeprefix("torch.")
@@ -66,7 +66,7 @@ def profile_step(
 
 
 def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> Profile:
-    """A profile of the phases alone; it names a bottleneck only where that is the wait for data."""
+    """A profile of the phases alone. It names a bottleneck only if that is the wait for data."""
     measured = Profile(step_ms=step_ms, phases=_phases(step, feed, step_ms), phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
@@ -77,22 +77,22 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> Pro
 def with_work(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
     """The profile with the counted work of a step; unchanged if the counters cannot follow the model."""
     counter, traffic = FlopCounterMode(display=False), TrafficCounter()
-    batch = feed.next()  # what loads it in this process is no work of the step
-    # The counters dispatch in Python and some custom operators refuse that: the profile is worth having without them.
+    batch = feed.next()  # loading it in this process is not the step's work
+    # The counters dispatch in Python, which some custom operators refuse. The profile is useful without the counts.
     with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), traffic, counter:
         step(batch)
         compiled = step.plan.compiles_with != "none" or is_compiled(step.model)
         return replace(
             measured,
             flops_per_step=counter.get_total_flops(),
-            moved_bytes_per_step=None if compiled else traffic.moved_bytes,  # by compiled code nobody knows
+            moved_bytes_per_step=None if compiled else traffic.moved_bytes,  # unknown for compiled code
             host_made_tensors=None if step.device.type == "cpu" else traffic.host_made,
         )
     return measured
 
 
 def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str, float]:
-    """The phases; if workers load the data, with the timed loop's wait for data: at least the rest of its step.
+    """The phases. If workers load the data, the wait for data is what is left of the timed loop's step, if longer.
 
     Workers get ahead while this pass waits for the device at each boundary, so it sees too little waiting.
     """
@@ -106,16 +106,16 @@ def _phases(step: TrainStep | InferStep, feed: Feed, step_ms: float) -> dict[str
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
-_FAR_SHARE = 0.1  # below this share of both roofs, neither of them holds the step up
-# Copying the batch is named beside the wait for data where it takes a larger share of the step. Unitless.
+_FAR_SHARE = 0.1  # below this share of both roofs, neither of them limits the step
+# Copying the batch is named beside the wait for data if it takes a larger share of the step. Unitless.
 _LEAST_COPYING = 0.01
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
-    """The step's bottleneck, None where it is far from every roof, and the evidence in one sentence."""
+    """The step's bottleneck (None if it is far from every roof) and the evidence in one sentence."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     busy, fetching = measured.device_busy_share, waiting + copying
-    # A device that computes meanwhile does not wait for the data: its idle share bounds what they can cost.
+    # A device that computes meanwhile does not wait for data, so its idle share limits the cost of the wait.
     idle = 1.0 if busy is None else 1 - busy
     launching = busy is not None and busy < _LAUNCH_BOUND_BUSY
     if min(fetching, idle) > INPUT_BOUND_SHARE or (launching and fetching > idle / 2):
@@ -137,7 +137,7 @@ def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
 
 
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
-    """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
+    """The nearer of a busy device's two limits: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
     products = f"{format_percent(share)} of this machine's {measured.ceiling_dtype} matrix-product rate"
     products = "no matrix product" if measured.flops_per_step == 0 else products
@@ -152,14 +152,14 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     return Bottleneck.MEMORY, f"the device is busy and the step reaches {copies or f'only {products}'}"
 
 
-# Allocate, or look at a tensor's description: nothing is moved.
+# Operators that only allocate or look at a tensor's description move nothing.
 _MOVES_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
-# Of their first tensor they read (or, in place, write) only as much as the others are large.
+# Operators that read (or in place, write) only as much of their first tensor as the others are large.
 _PICK = {"embedding", "_embedding_bag", "gather", "index", "index_select", "take"}
 _PLACE = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}
-# Overwrite what they are given without reading it.
+# Operators that overwrite their first tensor without reading it.
 _OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "_foreach_zero_", "_foreach_copy_"}
-# What torch.tensor() ends in: its numbers come from Python, and go to the device by a copy wherever it is called.
+# The last operators of torch.tensor(): its numbers come from Python and are copied to the device each time.
 _FROM_PYTHON = {"lift_fresh", "lift_fresh_copy", "lift"}
 
 
@@ -167,14 +167,14 @@ class TrafficCounter(TorchDispatchMode):
     """Adds up the bytes of every operator's tensors: inputs read once, outputs and changed tensors written once.
 
     It ignores caches and workspaces, and counts nothing for views. ``host_made`` counts copies to another device of
-    tensors that were made on the host from nothing, or from such tensors.
+    tensors that were created on the host without input, or computed from such tensors.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.host_made = 0
-        # Kept alive, so that no other tensor gets the id of one of them.
+        # Kept alive, so that no other tensor gets the same id.
         self._made: dict[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
@@ -186,7 +186,7 @@ class TrafficCounter(TorchDispatchMode):
         if not (func.is_view or name in _MOVES_NOTHING):
             self.moved_bytes += _moved(func, name, args, kwargs or {}, result)
         if any(id(tensor) in self._made for tensor in given):
-            if all(tensor.device.type == "cpu" for tensor in given):  # what it makes on the device are copies
+            if all(tensor.device.type == "cpu" for tensor in given):  # results on the device are copies
                 self.host_made += sum(tensor.device.type != "cpu" for tensor in made)
             elif name == "copy_" and given[0].device.type != "cpu":  # device[...] = host
                 self.host_made += 1
@@ -237,7 +237,7 @@ def compiled_frames() -> int:
 
 
 def compilation_notes(warm: int) -> tuple[str, ...]:
-    """Notes on what was compiled in this process. ``warm`` counts the compiled frames at the end of the warm-up."""
+    """Notes on compilation in this process. ``warm`` is the number of compiled frames at the end of the warm-up."""
     frames = compiled_frames()
     if not frames:
         return ()
@@ -253,7 +253,7 @@ def compilation_notes(warm: int) -> tuple[str, ...]:
         notes.append(f"recompiled {times} after the warm-up: {_SAYS_WHY}")
     if len(breaks) < len(problems):
         notes.append(
-            f"the compiler gave up on a function that it had compiled too often ({_SAYS_WHY}); that runs eagerly: "
+            f"the compiler gave up on a function that it had compiled too often ({_SAYS_WHY}); it runs eagerly: "
             "values that change from step to step belong into tensors"
         )
     return tuple(notes)

@@ -16,20 +16,20 @@ from advisor.step.graph import GraphedStep
 from advisor.step.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.draws import Feed
 
-# Usual time for the phases. Seconds.
+# Usual time limit for the phases. Seconds.
 PHASES_LIMIT_S = 0.6
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
-# The part of a step that is replayed as one graph.
+# The name for the part of a step that is replayed as one graph.
 CAPTURED = "captured step"
 
-# Runs a call as the named phase of a step, and returns what it returns.
+# Runs a call as the named phase of a step and returns its result.
 RunPhase = Callable[[str, Callable[[], Any]], Any]
 ROWS = 40
 _PHASES = frozenset(str(phase) for phase in Phase)
-# The beginnings of the names of ranges: the profiler's, those of collectives, and those of compiled code.
+# Prefixes of the names of ranges: the profiler's, those of collectives, and those of compiled code.
 _RANGES = ("ProfilerStep", "nccl:", "##")
-# Copies between host and device: the device moves them beside its kernels, and computes nothing.
+# Copies between host and device: the device makes them beside its kernels and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 _OWN_WAIT = "cudaDeviceSynchronize"
 
@@ -47,8 +47,8 @@ def measure_phases(
 ) -> dict[str, float]:
     """Milliseconds per phase over several synchronised steps. A captured step has two phases: batch and replay.
 
-    Phases are medians, but the wait for data is a mean: only every fourth batch may take long. Stops after ``limit_s``
-    if three steps are done, after twice that if one is.
+    Phases are medians, but the wait for data is a mean, since only every fourth batch may take long. Stops after
+    ``limit_s`` if at least three steps are done, and after twice that if at least one is done.
     """
     times_s: dict[str, list[float]] = {}
     backend = backend_of(step.device)
@@ -70,7 +70,7 @@ def measure_phases(
 
 
 def run_in_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, run: RunPhase) -> None:
-    """One step of the timed loop in its phases, each of them run by ``run``."""
+    """One step of the timed loop in phases, each of which is run by ``run``."""
     batch = run(Phase.DATA_WAIT, feed.next)
     if isinstance(step, GraphedStep):
         run(CAPTURED, lambda: step(batch))
@@ -92,9 +92,9 @@ def run_in_phases(step: TrainStep | InferStep | GraphedStep, feed: Feed, run: Ru
 def record_step(
     measured: Profile, step: TrainStep | InferStep, feed: Feed, *, trace_path: str = "", warm: bool = True
 ) -> Profile:
-    """Run a step under the profiler, each phase in a range of its name, and add what it saw to the profile.
+    """Run a step under the profiler, each phase in a range of its name, and add the recording to the profile.
 
-    ``warm``: another step runs before it and is not recorded, since the profiler's own start is in it.
+    ``warm``: an unrecorded step runs before it, since that one includes the start of the profiler.
     """
     backend = backend_of(step.device)
     on_device = len(backend.activities) > 1
@@ -126,13 +126,13 @@ def record_step(
 
 
 def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[OperatorRow, ...]:
-    """The operators with the longest own time. Ranges are left out: the operators inside them have their own rows."""
+    """The operators with the longest own time. Ranges are left out, since the operators in them have their own rows."""
     rows = [
         OperatorRow(row.key, row.count, row.self_cpu_time_total / 1e3, row.self_device_time_total / 1e3)
         for row in averages
         if row.device_type == DeviceType.CPU
         and not is_range(row)
-        # The profiler and this module wait at the end: two calls. A step that waits has more.
+        # The profiler and this module make two calls at the end. If there are more, the step waits itself.
         and not (row.key == _OWN_WAIT and row.count <= 2)
     ]
     rows.sort(key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
@@ -140,7 +140,7 @@ def _operator_rows(averages: Iterable[Any], *, on_device: bool) -> tuple[Operato
 
 
 def outermost_calls(events: Iterable[Any]) -> int:
-    """Count the operators that no other operator called: nested calls cost less."""
+    """Count the operators that no other operator called, since nested calls cost less."""
 
     def is_called(event: Any) -> bool:
         parent = event.cpu_parent
@@ -157,7 +157,7 @@ def called_families(events: Sequence[Any]) -> tuple[str, ...]:
 
 
 def with_device(measured: Profile, events: Sequence[Any]) -> Profile:
-    """The profile with the device's part of the recorded step. Transfers from and to the host are no work of it."""
+    """The profile with the device's part of the recorded step. Transfers from and to the host do not count."""
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     return replace(
@@ -181,6 +181,6 @@ def _is_operator(event: Any) -> bool:
 
 
 def is_range(event: Any) -> bool:
-    """Whether an event or a row is a named range, ours or the user's, and not work."""
+    """Whether an event or a row is a named range (perf-advisor's or the user's) and not work."""
     name: str = event.key
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith(_RANGES)
