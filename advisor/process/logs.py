@@ -71,7 +71,7 @@ def take_streams() -> Stream:
     out, error = Stream(1), Stream(2)
     sys.stdout = out.text(sys.__stdout__, "replace", line_buffering=out.isatty())
     sys.stderr = error.text(sys.__stderr__, "replace")
-    sys.__stderr__ = sys.stderr  # the app draws on it
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]  # the app draws on it
     return out
 
 

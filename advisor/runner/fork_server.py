@@ -44,7 +44,7 @@ def prepare() -> None:
         resource_tracker.ensure_running()
     if _running() is not None:
         return
-    process.current_process()._config["tempdir"] = folder  # folder for sockets
+    process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
     CONTEXT.set_forkserver_preload(_PRELOAD)
     # It starts with SIGINT blocked, until it has its own handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
