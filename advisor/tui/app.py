@@ -181,7 +181,7 @@ class AdvisorApp(ThemedApp):
         return self.base_screen.view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing just now. Ctrl-C copies the text selected by the mouse; without any, it quits."""
+        """Hide the keys that do nothing just now. Ctrl-C copies text that the mouse has selected, and else quits."""
         if action == "quit_at_once":
             return not (self.alive and self.screen.selections)
         return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
