@@ -296,7 +296,7 @@ class Recipe:
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of a value: its own, else the card's for the mode (changed in training), else the card's."""
+        """The numerics class of a value: its own, else the card's for this mode, else the card's for all modes."""
         return self.numerics_by.get(value) or self._numerics_in.get(mode, self.numerics)
 
     def environment(self, value: Value) -> Mapping[str, str]:
