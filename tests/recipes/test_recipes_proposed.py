@@ -24,7 +24,7 @@ ARGUMENTS = {"trainer": "transformers", "places": (Place("arguments", "train.py"
 
 
 def loop_places(problem=""):
-    """Those of a script's loop, whose step has this problem."""
+    """The places of a script's loop whose step has this problem."""
     return tuple(Place(kind, "train.py", 1, 0, 9, 0, problem=problem) for kind in ("loop", "forward", "step"))
 
 
@@ -47,7 +47,7 @@ def waiting(wait_ms, make=gpu_facts, **loader):
 
 
 def present(recipe_id, value, workers=2):
-    """Facts of six cores where a recipe has a value already."""
+    """Facts of a machine with six cores, where the user already has a value of a recipe."""
     loader = loader_facts(num_workers=workers)
     return cpu_facts(loader=loader, hardware=SIX_CORES, current={CATALOG[recipe_id].key: value})
 
