@@ -57,7 +57,7 @@ class Compile(Recipe):
     def conflict(self, value: Value, settings: Values) -> str | None:
         others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]
         if value == "none" and others:
-            return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"
+            return f"{others[0]} compiles the model, and compile.mode is none"
         if value in MODES_WITH_GRAPHS and settings.get("step.cuda_graph"):
-            return f"compile.mode {value} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
+            return f"compile.mode {value} records its own CUDA graphs, which step.cuda_graph cannot capture"
         return None

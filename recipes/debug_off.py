@@ -38,7 +38,7 @@ class DebugOff(Recipe):
     keeps_code = True  # autograd checks the flag while the step runs, so compiled code stays the same
     habit = True
     conflicts = tuple(
-        ("anomaly", "step.cuda_graph", graph, "anomaly detection asks the host, which cannot be captured")
+        ("anomaly", "step.cuda_graph", graph, "anomaly detection makes the host wait, which no graph can capture")
         for graph in (True, AROUND_LOSS)
     )
     _running: Any = None  # keeps the aid that is on: without a reference it would end

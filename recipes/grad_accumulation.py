@@ -29,7 +29,7 @@ class GradAccumulation(Recipe):
     ladder = True
     saves = {Phase.OPTIMIZER: 0.5, Phase.ZERO_GRAD: 0.5}  # with two batches; tests/gpu/RESULTS.md: 1.00x to 1.03x
     excludes = {"step.cuda_graph": "step.cuda_graph records each step with its update, and step.accumulate skips some"}
-    codes = {1: "# every batch makes an update of its own\n"}
+    codes = {1: "# every batch makes an update\n"}
     shown = """\
 optimizer.zero_grad()
 for _, (inputs, targets) in zip(range({value}), loader):

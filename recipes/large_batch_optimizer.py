@@ -51,9 +51,9 @@ class LargeBatchOptimizer(Recipe):
             size = "the size of yours is open" if batch_size is None else f"yours has {batch_size:,}"
             return Skip(f"it is for batches of about {_LARGE_BATCH:,} samples and more, and {size}: see --batch-size")
         if not optimizer.builtin or optimizer.name not in _VALUES:
-            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW, not of {optimizer.full_name}")
+            return Skip(f"LARS can replace SGD, and LAMB can replace Adam or AdamW, but not {optimizer.full_name}")
         if optimizer.made_steps:
-            return Skip("the optimizer has made steps, as a script's has: change it where it is made")
+            return Skip("the optimizer has made steps already, as in a script: change it where it is created")
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]

@@ -28,5 +28,5 @@ with model.no_sync():  # for all batches of an update but the last
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.current("step.accumulate", 1) == 1:
-            return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
+            return Skip("without accumulation every batch makes an update, so every exchange is needed")
         return [True]

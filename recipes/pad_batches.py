@@ -44,7 +44,7 @@ class PadBatches(LoaderRecipe):
         if not facts.workload.varying_shapes:
             return Skip("every batch that was looked at has the same shapes")
         if not loader.longest:
-            return Skip("the first batches do not show what fills the tails of their samples in all tensors")
+            return Skip("the first batches do not show the padding values of all tensors")
         if loader.padding_problem:
             return Skip(loader.padding_problem)
         return sorted({_usual(loader), *(value for value in (32, 64, 128) if value < loader.longest)})
@@ -63,7 +63,7 @@ class PadBatches(LoaderRecipe):
             return
         if not workload.data.collate_fn.longest:
             workload.data = unpadded
-            raise RefusedError("samples from all over the dataset do not show what fills their tails")
+            raise RefusedError("samples from across the dataset do not show their padding values")
         workload.plan = replace(workload.plan, few_shapes=True)
 
 

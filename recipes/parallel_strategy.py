@@ -62,5 +62,5 @@ fully_shard(model)
         if captured and value == "fully_shard":
             return "step.cuda_graph records the exchange of gradients of DistributedDataParallel only"
         if captured and value == "ddp" and settings.get("parallel.find_unused_parameters"):
-            return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
+            return "the search for unused parameters uses the host in each step, which step.cuda_graph cannot record"
         return super().conflict(value, settings)

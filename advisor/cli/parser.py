@@ -161,7 +161,7 @@ def check_outputs(outputs: Outputs) -> None:
         format_for(option, text, outputs)
         other = taken.setdefault(os.path.realpath(text), option)
         if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
-            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
+            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a different file.")
 
 
 def check_export(outputs: Outputs, target: TargetSpec) -> None:

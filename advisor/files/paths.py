@@ -72,7 +72,7 @@ def check_target(target: str, directory: str | Path) -> None:
     elif suffix in _NO_MODELS and is_file(path):
         problem = f"{name} holds weights, or a model of another program."
         hint = (
-            "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
+            "Write a build() that makes the PyTorch model and, if it can, loads these weights. Then name it: "
             "mymodel.py:build."
         )
     elif ("/" in name or name.endswith((".py", *EXPORTED))) and not is_file(path):

@@ -35,8 +35,8 @@ def caveats_section(state: SessionState) -> Section:
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
-        f"A step reaches {reached.words}, more than a peak allows: other programs slowed its measurement, or the "
-        "step computes in another way."
+        f"A step reaches {reached.words}, more than a peak allows: other programs slowed the peak's measurement, or "
+        "the step uses a faster algorithm."
         for reached in figures.roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
     ]

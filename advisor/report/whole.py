@@ -74,9 +74,9 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
 METHOD = (
     "Every trial runs in its own process, with the same seed and the same batches. Blocks of steps are timed without "
     "synchronising in between; a step's time is wall time. Warm-up goes on until the steps are steady. It is reported "
-    "apart, with the number of steps after which a slower start pays off.",
-    "A speed-up is samples per second over the baseline's. Its interval has 95 % where it was measured in turn with "
-    "the baseline, 99 % elsewhere. The interval covers the spread of blocks in a process and of processes with the "
+    "separately, with the number of steps after which a slower start pays off.",
+    "A speed-up is samples per second over the baseline's. Its interval is 95 % if it was measured in turn with the "
+    "baseline, else 99 %. The interval covers the spread of blocks in a process and of processes with the "
     "same settings. Faster: the whole interval is above 1.01. Slower: below 1/1.01. Same: within 3 % of 1. Else "
     "unclear.",
     "There is one baseline: the step time with a setting is the step time without it, divided by the speed-up. The "
