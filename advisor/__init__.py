@@ -19,11 +19,11 @@ __all__ = ["Workload", "__version__", "load", "tune"]
 
 
 def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
-    """The settings in a YAML file, ready to be applied to a loop of one's own.
+    """Load the settings in a YAML file, ready to be applied to your own loop.
 
     ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. ``cache`` is an exported
-    compile cache: it holds code, so load only your own. Raises ``advisor.errors.UsageError`` when ``path`` cannot be
-    read or holds anything but settings, and OSError for a cache that cannot be read.
+    compile cache; it holds code, so load only your own. Raises ``advisor.errors.UsageError`` if ``path`` cannot be
+    read or holds anything but settings, and OSError if the cache cannot be read.
     """
     from advisor.step.tuning import Tuning
 
@@ -35,13 +35,13 @@ def load(path: str | Path, cache: str | Path | None = None) -> Tuning:
 
 
 def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
-    """Measure a workload and return what was found: ``settings``, ``report()``, ``apply(...)``, ``save(path)``.
+    """Measure a workload and return the result: ``settings``, ``report()``, ``apply(...)``, ``save(path)``.
 
-    ``workload`` is a ``build`` function, all that one may return, or a target as on the command line. ``budget`` is a
-    time such as ``"2m"``, or seconds. ``options``: ``objective``, ``allow``, ``mode``, ``device``, ``batch_size``,
-    ``only``, ``skip``, ``min_score``, ``max_drop``, ``steps`` as on the command line, ``evaluate`` (a function, or
-    its name), and ``progress=False`` for no lines. Raises ``advisor.errors.AdvisorError`` when the workload cannot be
-    measured.
+    ``workload`` is a ``build`` function, anything that such a function may return, or a target as on the command line.
+    ``budget`` is a time such as ``"2m"``, or seconds. ``options``: ``objective``, ``allow``, ``mode``, ``device``,
+    ``batch_size``, ``only``, ``skip``, ``min_score``, ``max_drop`` and ``steps`` as on the command line, ``evaluate``
+    (a function or its name), and ``progress=False`` to print no lines. Raises ``advisor.errors.AdvisorError`` if the
+    workload cannot be measured.
     """
     from advisor.headless.tune import tune as tuned
 
@@ -49,7 +49,7 @@ def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the class when it is first used: the command line takes signals before its own imports."""
+    """Import ``Workload`` when it is first used, because the command line must handle signals before slow imports."""
     if name != "Workload":
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
     from advisor.workloads.workload import Workload

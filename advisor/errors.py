@@ -1,4 +1,4 @@
-"""Errors that reach the user: one line that says what is wrong, one that says what to do."""
+"""Errors that reach the user: one line says what is wrong, another says what to do."""
 
 import errno
 from enum import IntEnum
@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
 
 
 class AdvisorError(Exception):
-    """An error the user can act on. ``details`` may hold several lines, such as frames of a traceback."""
+    """An error that the user can act on. ``details`` may have several lines (the frames of a traceback)."""
 
     exit_code = ExitCode.BUG
 
@@ -44,7 +44,7 @@ class TooSlowError(TargetError):
 
 
 class RefusedError(AdvisorError, ValueError):
-    """A setting would replace the user's object by one that behaves differently."""
+    """A setting is refused because it would replace the user's object by one that behaves differently."""
 
     exit_code = ExitCode.TARGET
 
@@ -52,7 +52,7 @@ class RefusedError(AdvisorError, ValueError):
         super().__init__(reason, "Leave the setting out for this object, or change what is named.")
 
 
-# What the system refuses when something has run out, by errno.
+# The errno of errors for which the user must make room, raise a limit or give a permission.
 _REFUSED = frozenset(
     {
         errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG,
@@ -62,7 +62,7 @@ _REFUSED = frozenset(
 
 
 def refusal_of(error: BaseException) -> AdvisorError | None:
-    """The error for a refusal by the system, such as a full disk; None for another exception."""
+    """The error to show if the system refused something (the disk is full); None for another exception."""
     if not isinstance(error, MemoryError) and not (isinstance(error, OSError) and error.errno in _REFUSED):
         return None
     return UsageError(

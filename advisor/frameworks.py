@@ -1,4 +1,4 @@
-"""Settings for the objects of a framework's loop; the others are the framework's own options."""
+"""Finds the settings that apply to the objects of a framework's loop; the others are options of the framework."""
 
 import warnings
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 
-# Stages whose settings are done when the objects are prepared; the others are about the loop or its loader.
+# Stages whose settings apply to the model and the optimizer; settings of other stages change the loop or its loader.
 _ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
 
 
 def of_objects(settings: Mapping[str, Value], device_type: str, done: Mapping[str, object]) -> Settings:
-    """The settings that ``prepare`` applies; a warning names those that are left to the user.
+    """The settings that ``prepare`` applies; a warning names the settings that are left to the user.
 
-    ``done`` are the values that the framework has already been told, or that the caller takes care of.
+    ``done`` are the values that the framework already has, or that the caller sets.
     """
     if settings.get("compile.scope") == "with_loss":  # a trainer, or its model, computes the loss
         settings = {**settings, "compile.scope": "model"}
@@ -25,11 +25,11 @@ def of_objects(settings: Mapping[str, Value], device_type: str, done: Mapping[st
     for recipe, value in load_catalog().in_order(Settings(settings)):
         if Mode.TRAIN not in recipe.modes or device_type not in recipe.devices:
             continue
-        # A part of precision.weights is left to the step: batches that take the weights' type.
+        # precision.weights needs the step as well: it converts batches to the weights' type.
         if recipe.stage in _ON_OBJECTS and recipe.key != "precision.weights":
             on_objects[recipe.key] = value
             if recipe.key == "compile.mode" and value in MODES_WITH_GRAPHS:
-                # Their graphs own the gradients until the next step, which a loop has to mark: compiled without them.
+                # These modes' graphs own the gradients until the loop marks a new step, so use the mode without graphs.
                 on_objects[recipe.key] = MODES_WITH_GRAPHS[value]
                 elsewhere.append(format_setting(recipe.key, value))
         elif done.get(recipe.key, recipe.default) != value and (value != recipe.default or recipe.habit):

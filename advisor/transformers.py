@@ -1,4 +1,4 @@
-"""Hugging Face Transformers: exported settings as TrainingArguments, and a callback for those without a name there."""
+"""Hugging Face Transformers: exported settings as TrainingArguments, and a callback that applies the others."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from advisor.frameworks import of_objects
 from advisor.recipe.settings import Settings
 from advisor.step.tuning import Tuning
 
-# By setting, the name of the argument that takes its value.
+# For each setting, the name of the argument that takes its value.
 _NAMED = {
     "step.accumulate": "gradient_accumulation_steps",
     "data.batch_size": "per_device_train_batch_size",
@@ -24,9 +24,9 @@ _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def arguments(path: str | Path) -> dict[str, Any]:
-    """Return the settings of a file that are arguments of ``TrainingArguments``, by the names of those arguments.
+    """Return a file's settings as arguments of ``TrainingArguments``, without those that it has no argument for.
 
-    :class:`TunedCallback` applies the other ones. Raises UsageError when the file cannot be read.
+    :class:`TunedCallback` applies the other settings. Raises UsageError if the file cannot be read.
     """
     settings = Settings.from_file(path)
     named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if key in settings}
@@ -40,17 +40,17 @@ def arguments(path: str | Path) -> dict[str, Any]:
 class TunedCallback(TrainerCallback):  # type: ignore[misc]
     """Applies the settings of a file when training begins: ``Trainer(..., callbacks=[TunedCallback("tuned.yaml")])``.
 
-    The model and the optimizer are changed in place. A warning names the settings for the ``TrainingArguments`` that
-    are not set there; :func:`arguments` makes those of the same file.
+    The model and the optimizer are changed in place. A warning names settings that belong into ``TrainingArguments``
+    and are missing there; :func:`arguments` makes these arguments from the same file.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.tuning = Tuning.from_file(path)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Prepare the model and the optimizer, which exist by now and have the state of a checkpoint."""
+        """Prepare the model and the optimizer. They exist by now, and a checkpoint's state is loaded."""
         settings = self.tuning.settings
-        if args.torch_compile:  # the Trainer has compiled it
+        if args.torch_compile:  # the Trainer has compiled the model already
             settings = settings.filtered(lambda key: not key.startswith("compile."))
         done = {key: getattr(args, name) for key, name in _NAMED.items()} | {
             "precision.autocast": "bfloat16" if args.bf16 else "float16" if args.fp16 else "none",

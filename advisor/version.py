@@ -1,3 +1,3 @@
-"""The version of perf-advisor, for its modules, which must not import the package itself."""
+"""The version of perf-advisor, in a separate module because our modules must not import the package itself."""
 
 __version__ = "0.2.0"

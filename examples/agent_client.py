@@ -1,9 +1,9 @@
-"""What a coding agent does with perf-advisor's server: find what is slow in train.py, write the change, prove it.
+"""Use perf-advisor's server as a coding agent does: measure train.py, write the change, prove that it is faster.
 
     pip install 'perf-advisor[mcp]'
     cd examples && python agent_client.py
 
-Prints each call of a tool and the answer, shortened.
+The program prints each tool call and its answer, shortened.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SHOWN = 900  # characters of an answer
 
 
 async def main() -> None:
-    """Hold the conversation."""
+    """Start the server, call its tools in order, and print the answers."""
     server = StdioServerParameters(command=sys.executable, args=["-m", "advisor", "mcp"], env=dict(os.environ))
     async with Client(stdio_client(server)) as client:
 

@@ -1,4 +1,4 @@
-"""Return what train.py trains, so that perf-advisor measures it: model, data, loss and optimizer.
+"""Return the model, data, loss and optimizer of train.py, so that perf-advisor can measure them.
 
 perf-advisor mymodel:build --config config.yaml
 """
@@ -12,7 +12,7 @@ from train import make_data, make_model
 
 
 def build(config: dict[str, Any] | None = None) -> tuple[nn.Module, DataLoader[Any], nn.Module, torch.optim.Optimizer]:
-    """Return the parts of the training loop, with the values of ``config.yaml`` where it is given."""
+    """Return the parts of the training loop, with the values of ``config.yaml`` if it is given."""
     values = {"width": 32, "batch_size": 64, "num_workers": 0, "learning_rate": 1e-3} | (config or {})
     model = make_model(values["width"])
     loader = DataLoader(

@@ -1,4 +1,4 @@
-"""Train a small network on made-up images. It needs PyTorch only, and downloads nothing.
+"""Train a small network on made-up images. It needs only PyTorch, and downloads nothing.
 
 python examples/train.py --epochs 3
 """

@@ -1,1 +1,1 @@
-"""The built-in recipes, one file per optimization; ``advisor.recipe.catalog`` finds them as ``advisor.recipes``."""
+"""The built-in recipes, one file for each. ``advisor.recipe.catalog`` finds them as the package ``advisor.recipes``."""

@@ -1,14 +1,14 @@
 """Caching allocator
 
-What it does: Has PyTorch's CUDA caching allocator use segments that grow, through `PYTORCH_CUDA_ALLOC_CONF`.
+What it does: Makes PyTorch's CUDA caching allocator use expandable segments, by setting `PYTORCH_CUDA_ALLOC_CONF`.
 
-Why it helps: A segment that is split into blocks of many sizes cannot be given back: its memory stays reserved and
-unusable. Segments that grow leave fewer gaps, so a larger batch fits.
+Why it helps: A segment that is split into blocks of many sizes cannot be freed: its memory stays reserved but
+unusable. Expandable segments leave fewer gaps, so a larger batch fits.
 
-When it does not: It saves memory, not time. Where shapes repeat, the default reserves little more than it needs.
+When it does not: It saves memory, not time. If shapes repeat, the default reserves little more than it needs.
 PyTorch reads the variable before the first allocation: set it in the environment of the script.
 
-Numerics: exact: the same kernels run on other addresses.
+Numerics: exact: the same kernels run at other addresses.
 
 References: PyTorch documentation, CUDA semantics, Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF.
 """
@@ -18,7 +18,7 @@ from advisor.recipe import CUDA, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 _CONFIGURATIONS: dict[Value, str] = {"default": "", "expandable_segments": "expandable_segments:True"}
-# Below this the gap is a rounding of segments to 2 or 20 MiB, not fragmentation.
+# With less reserved memory, the gap comes from rounding segments to 2 or 20 MiB, not from fragmentation.
 _SMALLEST_RESERVED_BYTES = 256 * 2**20
 _FRAGMENTED = 1.1
 
@@ -28,7 +28,7 @@ class Allocator(Recipe):
     devices = CUDA
     stage = Stage.ENVIRONMENT
     saves_memory = True
-    gain = 1.0  # tests/gpu/RESULTS.md: none. It moves memory; speed stayed within 1 % on most workloads
+    gain = 1.0  # tests/gpu/RESULTS.md: no gain. The speed stayed within 1 % on most workloads
     codes = {
         value: f'import os\n\nos.environ["{_VARIABLE}"] = "{text}"  # before the first CUDA allocation\n'
         for value, text in _CONFIGURATIONS.items()

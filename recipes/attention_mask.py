@@ -1,17 +1,17 @@
 """Empty attention masks dropped
 
-What it does: Leaves an attention mask out of each batch in which it masks nothing: an `attention_mask` of ones, a
-`padding_mask` of zeros, or one of zeros that is added to the scores. The loader's collate function looks at each batch.
-A batch whose mask says something keeps it, and is compiled or captured as another form of batch.
+What it does: Removes the attention mask from a batch if it masks nothing: an `attention_mask` of ones, a `padding_mask`
+of zeros, or a mask of zeros that is added to the scores. The loader's collate function checks each batch. If the mask
+hides a position, the batch keeps it; the step is compiled or captured once more for such batches.
 
-Why it helps: Flash attention takes no mask. Eager code may look at the mask's values and drop it, as Hugging Face's
-models do; a compiled or captured step cannot, and computes with a mask of all pairs of positions.
+Why it helps: Flash attention takes no mask. Eager code can read the mask's values and drop it (Hugging Face's models
+do). A compiled or captured step cannot, so it computes with a mask of all pairs of positions.
 
-When it does not: Batches are padded, or the model makes a mask where it gets none. In a compiled or captured step those
-of transformers 5.17 do; those of 5.24 only under torch.compile before PyTorch 2.14. Masks are found by their names, in
-batches that are dicts. A loss that reads the mask fails without it. Without a DataLoader, leave out the mask yourself.
+When it does not: Batches are padded, or the model makes its own mask if it gets none. In a compiled or captured step
+transformers 5.17 makes one; 5.24 does so only under torch.compile before PyTorch 2.14. Masks are found by name, in
+batches that are dicts. A loss that reads the mask fails. Without a DataLoader, leave out the mask yourself.
 
-Numerics: close: another kernel adds up in another order.
+Numerics: close: another kernel sums in another order.
 
 References: PyTorch documentation, torch.nn.functional.scaled_dot_product_attention. Hugging Face, Attention masks.
 """
@@ -29,8 +29,8 @@ class AttentionMask(LoaderRecipe):
     usual = frozenset({"dropped"})
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
     module = "masks"
-    order = 1  # after pad_batches, which knows the parts of a batch by their places
-    keeps_code = False  # other kernels are called
+    order = 1  # after pad_batches, which finds the parts of a batch by their positions
+    keeps_code = False  # the compiled code calls other kernels
 
     def candidates(self, facts: Facts) -> Proposal:
         loader = facts.workload.loader
@@ -41,5 +41,5 @@ class AttentionMask(LoaderRecipe):
         return Skip(loader.copy_problem) if loader and loader.copy_problem else ["dropped"]
 
     def options(self, value: Value) -> dict[str, Any]:
-        # A trial drops the masks of a batch that no loader makes.
+        # Without a loader, the trial itself drops the masks.
         return {"collate_fn": Expression("dropping_masks(loader.collate_fn)")} if value == "dropped" else {}

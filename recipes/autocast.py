@@ -3,9 +3,9 @@
 What it does: Runs matrix products and convolutions in bfloat16 or float16 (`torch.autocast`). The parameters stay in
 float32. Training in float16 adds a `GradScaler`, so that small gradients do not become zero.
 
-Why it helps: Units for half precision do several times float32's arithmetic, and activations take half the bytes.
+Why it helps: Half-precision units compute several times as fast as float32 units, and activations take half the bytes.
 
-When it does not: Small layers pay for the casts and gain nothing: host-bound steps become slower. GPUs without fast
+When it does not: Small layers gain less than the casts cost, so host-bound steps become slower. GPUs without fast
 units for the type, and CPUs without AVX-512 BF16 or AMX, gain nothing.
 
 Numerics: close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
@@ -53,12 +53,12 @@ class Autocast(Recipe):
         return lacks_units(facts, "float16") or [name for name in types if workload.multiplies_in(name)] or none
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
-        # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.
+        # In inference half_weights is better: it casts the weights once, autocast in each forward pass.
         return value in self.usual and mode is Mode.TRAIN
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.12x to 3.41x on an H200 and 0.7x on small models, which gain once captured; 1.27x to
-        # 1.70x on a CPU. float16 also scales the gradients.
+        # tests/gpu/RESULTS.md: 1.12x to 3.41x on an H200; 0.7x on small models until a CUDA graph captures the step;
+        # 1.27x to 1.70x on a CPU. float16 also scales the gradients.
         if not facts.on_cuda:
             return 1.4
         gain = 1.1 if is_host_bound(facts) else 1.5

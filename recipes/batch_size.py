@@ -1,18 +1,18 @@
 """Batch size
 
-What it does: Tries larger batches, doubling the present size until the throughput stops rising or the memory is full,
-and compares samples per second. The recommended size is the knee: the smallest within 3 % of the best throughput. A
-tenth of the device's memory is kept free. The value 0 leaves the batch size as it is.
+What it does: Doubles the batch size until the throughput (samples per second) stops rising or the memory is full. The
+recommended size is the knee: the smallest size within 3 % of the best throughput. A tenth of the device's memory is
+kept free. The value 0 leaves the batch size unchanged.
 
 Why it helps: More samples share the fixed costs (launches, optimizer, weights), and larger products fill the device.
 
-When it does not: On a full device, twice the batch takes twice the time. A step that waits for its input waits for
-twice the input, and in inference every request waits longer. In training a larger batch is another experiment: multiply
-the learning rate by the factor of the batch size for SGD, by its square root for Adam and its kin, reach it by a
-warm-up, and tune the weight decay again. Very large batches need LARS or LAMB, and can still end at a lower accuracy.
+When it does not: On a busy device, twice the batch takes twice the time. A step that waits for its input waits for
+twice the input, and in inference every request waits longer. In training a larger batch is a new experiment. Multiply
+the learning rate by the factor of the batch size (SGD) or by its square root (Adam and similar), with a warm-up, and
+tune the weight decay again. Very large batches need LARS or LAMB, and can still reach a lower accuracy.
 
-Numerics: changed, for the caller has to give other batches. In training, fewer updates come from more samples each, and
-batch norm sees other statistics. In inference outputs stay close: products of other sizes may sum in another order.
+Numerics: changed: the caller has to give other batches. In training there are fewer updates, each from more samples,
+and batch norm sees other statistics. In inference outputs stay close: products of other sizes may sum in another order.
 
 References: Goyal et al., Accurate, Large Minibatch SGD, 2017. Malladi et al., On the SDEs and Scaling Rules for
 Adaptive Gradient Algorithms, 2022. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient training on a single GPU.
@@ -26,10 +26,10 @@ from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Valu
 
 # Largest expected speed-up, a factor; measured on a small network from 32 to 2,048 samples (tests/gpu/RESULTS.md).
 _MOST_GAINED = 4.8
-# Bytes kept for each operation of a training step. A step keeps about 12 bytes per output of a layer, whose forward
-# pass takes 500 to 2,000 operations in common models, and a step three times as many: a low estimate.
+# Bytes of activations kept per floating-point operation of a training step; a low estimate. A step keeps about 12 bytes
+# per output of a layer. An output takes 500 to 2,000 operations in the forward pass, and three times as many in a step.
 _ACTIVATION_BYTES_PER_FLOP = 1 / 500 / 3
-# Their update does not grow with the gradient, so the square-root rule is the usual one.
+# The update of these optimizers does not grow with the gradient, so the square-root rule is the usual one.
 _ADAPTIVE = ("Adam", "Adagrad", "Adafactor", "Adadelta", "RMSprop", "Lion", "LAMB", "Lamb")
 
 
@@ -49,14 +49,14 @@ class BatchSize(LoaderRecipe):
         filled = [size for size in (present * 2**exponent for exponent in range(1, 9)) if size <= samples]
         if not filled:
             return Skip(f"the dataset is smaller than two batches of {present}")
-        # The CPU has a limit too: a batch that is too large ends more than the trial.
+        # The CPU's memory limits it too: when it is full, the system ends other programs as well.
         memory = workload.device_memory_bytes or facts.hardware.host.memory_available_bytes or math.inf
         fitting = [size for size in filled if _estimated_bytes(facts, size) < USABLE_MEMORY * memory]
         return list(fitting) or Skip(f"a batch of {filled[0]} is estimated not to fit in the device's memory")
 
     def gain_for(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: on a host-bound GPU 1.9x in samples per second for twice the batch, 4.8x for 64 times;
-        # 1.34x at most on a CPU. A busy device has little left to gain.
+        # 1.34x at most on a CPU. A busy device gains little.
         present = facts.workload.batch_size
         if not present or int(value) <= present:
             return 1.0
@@ -70,7 +70,7 @@ class BatchSize(LoaderRecipe):
     def apply(self, workload: Components, value: Value) -> None:
         super().apply(workload, value)
         if value:
-            workload.batch_size = int(value)  # a trial makes a batch of this size where there is no loader
+            workload.batch_size = int(value)  # without a loader, a trial makes a batch of this size
 
     def options(self, value: Value) -> Values:
         return super().options(value) if value else {}
@@ -89,7 +89,7 @@ class BatchSize(LoaderRecipe):
 
 
 def _why_fixed(facts: Facts) -> str:
-    """The reason that the batch has to keep its size; empty where it can have another."""
+    """The reason that the batch has to keep its size; empty if the size can change."""
     workload, loader = facts.workload, facts.workload.loader
     if loader is not None and (loader.copy_problem or loader.custom_batch_sampler):
         return loader.copy_problem or "the loader has a batch sampler of its own; change the batch size there"
@@ -102,7 +102,7 @@ def _why_fixed(facts: Facts) -> str:
 
 
 def _estimated_bytes(facts: Facts, size: int) -> float:
-    """A low estimate: parameters, gradients and optimizer state, and what the forward pass keeps for the backward."""
+    """A low estimate of a step's memory: parameters, gradients, optimizer state and activations kept for backward."""
     workload, profile = facts.workload, facts.profile
     if workload.mode is not Mode.TRAIN:
         return float(workload.parameter_bytes)

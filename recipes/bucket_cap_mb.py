@@ -4,8 +4,8 @@ What it does: Sets how many MiB of gradients DistributedDataParallel collects be
 
 Why it helps: Fewer, larger messages use more of the link's bandwidth and take fewer launches.
 
-When it does not: The last bucket is sent after the backward pass: the larger it is, the longer the step waits for it. A
-model with less than 25 MiB of gradients has one bucket anyway.
+When it does not: The last bucket is sent after the backward pass, so the step waits longer for a larger bucket. A model
+with less than 25 MiB of gradients has one bucket anyway.
 
 Numerics: exact, up to the order of sums.
 

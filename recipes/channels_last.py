@@ -3,12 +3,12 @@
 What it does: Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes)
 instead of NCHW. Shapes and indexing stay the same; only the strides change.
 
-Why it helps: Tensor cores and vector units read channels side by side, so no convolution has to transpose its input.
+Why it helps: Tensor cores and vector units read neighbouring channels, so no convolution has to transpose its input.
 The pointwise layers between convolutions keep the format.
 
-When it does not: Models whose time is not in convolutions gain nothing. A layer without a channels-last kernel converts
-back and forth, which can cost more than the convolutions win. In float32 the gain is often small: it is tried with half
-precision too.
+When it does not: Models that spend little time in convolutions gain nothing. A layer without a channels-last kernel
+converts back and forth, which can cost more than the convolutions gain. In float32 the gain is often small, so it is
+tried with half precision too.
 
 Numerics: close: the library picks other kernels, which sum in another order.
 
@@ -43,7 +43,7 @@ class ChannelsLast(Recipe):
         return ["channels_last"] if images else ["channels_last_3d"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.24x to 1.43x on an H200, nothing on small models there; 1.03x and 1.15x on a CPU.
+        # tests/gpu/RESULTS.md: 1.24x to 1.43x on an H200, no gain on small models; 1.03x and 1.15x on a CPU.
         return 1.2 if facts.on_cuda and (runs_in_half(facts) or not is_host_bound(facts)) else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:

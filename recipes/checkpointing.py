@@ -1,17 +1,17 @@
 """Activation checkpointing
 
-What it does: `blocks` puts each block that the model repeats (such as the layers of a transformer) under an activation
-checkpoint: only its inputs are kept, and the backward pass runs it again. `budget-0.5` is for compiled models:
-torch.compile chooses what to compute again, to keep about half of the activations. Names and state dict stay.
+What it does: `blocks` checkpoints each block that the model repeats (the layers of a transformer): only the block's
+inputs are kept, and the backward pass runs the block again. `budget-0.5` is for compiled models: torch.compile keeps
+about half of the activations and chooses which ones to compute again. Names and state dict stay.
 
 Why it helps: Activations fill most of the memory. Without them a larger batch, sequence or model fits.
 
-When it does not: A step takes about a third longer. Weights, gradients and optimizer state stay. Blocks that overwrite
-inputs fail. Hooks inside a block, and what it counts or draws by Python or NumPy, run twice. CUDA graphs need PyTorch
-2.10.
+When it does not: A step takes about a third longer. Weights, gradients and optimizer state take the same memory. Blocks
+that overwrite their inputs fail. Hooks, counters, and random draws by Python or NumPy inside a block run twice. With
+CUDA graphs, PyTorch 2.10 or later is needed.
 
 Numerics: exact: random numbers are drawn again from the same state, and running statistics of norms are updated once. A
-memory budget changes what compiled kernels round, as compiling does.
+memory budget changes the rounding of compiled kernels, as compiling does.
 
 References: PyTorch documentation, torch.utils.checkpoint. Chen et al., Deep Nets with Sublinear Memory Cost, 2016.
 """
@@ -20,7 +20,7 @@ from advisor.errors import RefusedError
 from advisor.recipe import TRAINING, Components, Recipe, Stage, code_of, is_compiled, torch_is_older
 from advisor.records import Facts, Numerics, Proposal, Skip, Value, Values
 
-# The share of the activations that a budget lets the compiler keep.
+# By value: the share of the activations that the compiler may keep.
 _SHARES: dict[Value, float] = {f"budget-{share}": share for share in (0.3, 0.5, 0.7, 0.9)}
 _FOUND = "blocks = [block for group in repeated_blocks(model) for _, block in group]"
 # The first version in which the random generator's state can be read and set while a CUDA graph is captured.
@@ -36,11 +36,11 @@ class Checkpointing(Recipe):
     numerics_by = dict.fromkeys(_SHARES, Numerics.CLOSE)
     saves_memory = True
     order = 10  # applied last: it wraps blocks that other recipes have changed
-    gain = 0.85  # tests/gpu/RESULTS.md: blocks, computed twice, 0.39x to 0.80x; a compiler chooses the cheapest
+    gain = 0.85  # tests/gpu/RESULTS.md: 0.39x to 0.80x for blocks; a compiler recomputes the cheapest activations
     gains = {"blocks": 0.7}
     here = {
-        "blocks": "The model repeats {workload.repeated_blocks[0][0]} {workload.repeated_blocks[0][1]} times; of each, "
-        "only the inputs have to be kept."
+        "blocks": "The model repeats {workload.repeated_blocks[0][0]} {workload.repeated_blocks[0][1]} times; only the "
+        "inputs of each block have to be kept."
     }
 
     def candidates(self, facts: Facts) -> Proposal:

@@ -1,21 +1,21 @@
 """Chunked loss of a large vocabulary
 
-What it does: The last layer, a linear one with 16,384 outputs or more, leaves its scores to the loss. `cross_entropy`
-computes them for an eighth of the rows at a time, with their gradients, so the scores of a batch are never all in
-memory. Hugging Face's language models do so inside; else give the loss what the model returns: as it is, sliced, by
-`view(-1, vocabulary)` or `transpose(1, 2)`.
+What it does: A last linear layer with 16,384 outputs or more no longer computes all scores at once. `cross_entropy`
+computes them, with their gradients, for an eighth of the rows at a time. Hugging Face's language models call the loss
+themselves. In other models the loss must get the model's output itself, a slice of it, `view(-1, vocabulary)` or
+`transpose(1, 2)` of it.
 
-Why it helps: 2,048 tokens of 32,000 words have 250 MiB of scores, and as much again of logarithms and of gradients:
-often most of a step's memory. What is saved allows a larger batch.
+Why it helps: For 2,048 tokens and 32,000 words the scores take 250 MiB, and their logarithms and gradients as much
+again: often most of a step's memory. The saved memory allows a larger batch.
 
-When it does not: If anything else is done with the scores (scaling, label smoothing, class weights, a metric), all are
-computed at once. In training the output is an object that becomes a tensor with `output.whole()`; code that asks for a
-tensor by its class fails. The layer's gradient needs one more copy of its weight in float32. It saves memory, not time.
+When it does not: If the scores are used in another way (scaling, label smoothing, class weights, a metric), all are
+computed at once. In training the output is an object; `output.whole()` makes it a tensor, and code that checks for the
+class Tensor fails. The layer's gradient needs a further float32 copy of its weight. It saves memory, not time.
 
 Numerics: close: the same gradients, summed in eight parts; a loss of half-precision scores is computed in float32.
 
-References: Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy,
-which is not in all versions, and slower under autocast on a CPU.
+References: Liger Kernel, fused linear cross-entropy. PyTorch documentation, torch.nn.functional.linear_cross_entropy
+(not in all versions; slower under autocast on a CPU).
 """
 
 from advisor.errors import RefusedError

@@ -1,16 +1,16 @@
 """Combined small kernels
 
-What it does: Has the compiler generate independent pointwise operations and reductions of a graph as one kernel
-(`combo_kernels`), where it otherwise generates one for each.
+What it does: The compiler generates one kernel for several independent pointwise operations and reductions of a graph
+(`combo_kernels`). Usually it generates one kernel for each.
 
 Why it helps: Parallel branches, many small outputs and the reductions of a backward pass each launch a kernel that
-fills a part of the GPU. As one kernel they fill more of it, and cost one launch.
+fills a part of the GPU. One combined kernel fills more of the GPU and costs one launch.
 
-When it does not: A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one
-combined with a small one can get slower. The option is young (before PyTorch 2.9 few kinds of operations were
-combined), and compiling takes somewhat longer.
+When it does not: A graph that is a single chain has no independent operations. Large kernels fill the GPU by
+themselves, and a large kernel combined with a small one can become slower. The option is new (before PyTorch 2.9 it
+combined few kinds of operations), and compiling takes somewhat longer.
 
-Numerics: close: as for torch.compile, reductions may sum in another order.
+Numerics: close: reductions may sum in another order, as with torch.compile.
 
 References: PyTorch source, torch/_inductor/config.py (`combo_kernels`).
 """
@@ -25,7 +25,7 @@ class ComboKernels(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     costs = {True: 1.2}
-    gain = 1.02  # tests/gpu/RESULTS.md: 1.3x on mlp12, nothing on most
+    gain = 1.02  # tests/gpu/RESULTS.md: 1.3x on mlp12, no gain on most workloads
     excludes = {"compile.mode": "torch.compile takes a mode or options, not both"}
     conflicts = ((True, "compile.scope", "pointwise", "pointwise operations are compiled without options"),)
     codes = {True: 'model.compile(options={"combo_kernels": True})\n'}

@@ -4,19 +4,19 @@ What it does: Traces the model and generates fused kernels: Triton on a GPU, C++
 replays them from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product. The model is
 compiled in place (`model.compile()`): it stays the same object, and its state dict keeps its names.
 
-Why it helps: Chains of pointwise operations and reductions become one kernel that reads and writes memory once, and
-Python and the dispatcher leave the inner loop.
+Why it helps: A chain of pointwise operations and reductions becomes one kernel that reads and writes memory once, and
+Python and the dispatcher cost less time.
 
 When it does not: The first steps compile for seconds to minutes, and again when a shape changes. Graph breaks
-(printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. Code is also
+(printing, `.item()`) leave little to fuse, and a step of large matrix products has few kernels to merge. The code is
 compiled again for a Python number that changed; after eight times it runs uncompiled. An exported Python file or diff
 may keep the old number instead (PyTorch 2.14): set `TORCHINDUCTOR_AUTOGRAD_CACHE=0`. A tensor that the model or the
-loss writes in a step and multiplies by may get wrong gradients. Compiled code does not see hooks that are added later,
-nor layers frozen or unfrozen later (before PyTorch 2.12). Its gradients have no gradients, and what `forward` draws by
-Python's `random` is wrong in it. With `reduce-overhead` and `max-autotune`, your own loop calls
-`torch.compiler.cudagraph_mark_step_begin()` before each step and copies what it keeps.
+loss writes in a step and multiplies by may get wrong gradients. Compiled code ignores hooks added later, and layers
+frozen or unfrozen later (before PyTorch 2.12). It has no second derivatives, and draws by Python's `random` in
+`forward` are wrong. With `reduce-overhead` and `max-autotune`, your own loop must call
+`torch.compiler.cudagraph_mark_step_begin()` before each step and copy the tensors that it keeps.
 
-Numerics: close: fused kernels sum in another order, and dropout draws from another stream.
+Numerics: close: fused kernels sum in another order, and dropout draws other random numbers.
 
 References: PyTorch documentation, torch.compile and torch.nn.Module.compile. PyTorch Performance Tuning Guide.
 """
@@ -40,17 +40,17 @@ class Compile(Recipe):
 
     def candidates(self, facts: Facts) -> Proposal:
         modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
-        # These graphs must know where a step begins: only the forward pass of a single model in training shows it.
+        # The graphs of these modes must know where a step begins; only one model's forward pass in training shows that.
         if facts.workload.own_step and (facts.workload.models > 1 or facts.workload.mode is Mode.INFER):
             modes = tuple(mode for mode in modes if mode not in MODES_WITH_GRAPHS)
         scope = facts.current("compile.scope", "model")
-        # What is compiled with any other scope is compiled in the mode `default` unless another is set.
+        # With any scope but `model`, the mode `default` is used already if no mode is set.
         return [mode for mode in modes if scope == "model" or mode != "default"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
+        # The CUDA graphs of a mode gain time if the step is host-bound and not captured in a graph already.
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
-        # Then the host launches every kernel.
+        # If the step cannot be captured, the host launches every kernel.
         uncaptured = facts.workload.own_step or facts.workload.takes_arguments_only or facts.workload.graph_problem
         waits = is_host_bound(facts) or (uncaptured and facts.profile is None)
         replayed = 1.3 if value in MODES_WITH_GRAPHS and waits else 1.0
@@ -59,7 +59,7 @@ class Compile(Recipe):
     def conflict(self, value: Value, settings: Values) -> str | None:
         others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]
         if value == "none" and others:
-            return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"
+            return f"{others[0]} compiles the model, and compile.mode is none"
         if value in MODES_WITH_GRAPHS and settings.get("step.cuda_graph"):
-            return f"compile.mode {value} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
+            return f"compile.mode {value} records its own CUDA graphs, which step.cuda_graph cannot capture"
         return None

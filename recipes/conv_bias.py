@@ -1,17 +1,17 @@
 """No bias before a norm
 
-What it does: A convolution whose result goes only to a batch norm (or an instance norm) computes without its bias.
-torch.fx finds such pairs in the model, or each part that it can follow. Before frozen norms biases stay in training.
+What it does: A convolution computes without its bias if its result goes only to a batch norm (or an instance norm).
+torch.fx finds the pairs in the parts that it can trace. In training, biases before frozen norms stay.
 
 Why it helps: The norm subtracts the mean of each channel, and the bias with it. The bias costs an addition in the
 forward pass, a sum over the whole gradient in the backward pass, and a part of the optimizer's step.
 
-When it does not: Where the library fuses the bias into the convolution, only the backward pass gains. In inference
-`model.fold_batch_norm` removes the norm altogether. Leave the bias where you freeze norms later, or read the
-convolution's result elsewhere, as in a hook or in the other of training and evaluation mode.
+When it does not: If the library fuses the bias into the convolution, only the backward pass gains. In inference
+`model.fold_batch_norm` removes the norm itself. Do not use it if you freeze norms later, or if a hook or the other mode
+(training or evaluation) also reads the convolution's result.
 
 Numerics: close: the same outputs and gradients up to rounding. Biases stay in the model, the optimizer and the state
-dict, as zeros that are not trained; running means take off what they were, and what `model.load_state_dict` loads.
+dict, as zeros that are not trained; the running means are corrected for them, also in `model.load_state_dict`.
 
 References: PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide. Ioffe et al., Batch Normalization, 2015.
 """

@@ -1,15 +1,15 @@
 """Frozen parameters
 
-What it does: The compiler takes the parameters as constants: it folds what depends on them alone (a batch norm into the
-convolution before it), and stores weights in the order in which kernels read them. Without `compile.mode` it compiles
-in the mode `default`. Inference then runs under `no_grad` unless `infer.grad` is set.
+What it does: The compiler treats the parameters as constants. It computes results that depend only on them in advance
+(a batch norm is folded into its convolution), and stores weights in the order in which kernels read them. The default
+of `compile.mode` becomes `default`, that of `infer.grad` becomes `no_grad`.
 
 Why it helps: Convolutions and matrix products read weights without rearranging them, and folded operations are gone.
 
 When it does not: The weights are copied, which doubles their memory. Changes of parameters after the first call have no
 effect; loading a state dict compiles everything again.
 
-Numerics: close: folded constants are rounded once where the original rounds at every step.
+Numerics: close: folded constants are rounded once, while the original operations round in every step.
 
 References: PyTorch documentation, torch.compiler, Inductor's `freezing`. PyTorch tutorials, Inductor's CPU backend.
 """
@@ -32,7 +32,7 @@ class CpuFreeze(Recipe):
     modes = INFERENCE
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
-    gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part
+    gain = 1.15  # tests/gpu/RESULTS.md: 1.63x on a served network, including the gain of compiling
     conflicts = (
         (True, "infer.grad", "grad", "parameters can be frozen only where no gradient is recorded: use no_grad"),
         (True, "compile.scope", "regional", "frozen parameters make the code of each block different"),

@@ -3,13 +3,13 @@
 What it does: The GPU is the default device while the model and the loss run, so `torch.zeros`, `torch.arange`,
 `torch.randn` and the like make their tensors there. In your own code `device=x.device` is better, and needs no setting.
 
-Why it helps: The CPU fills a mask or range made on the host, and copies it from unpinned memory while the host waits.
+Why it helps: A mask or range made on the host is filled by the CPU and copied from unpinned memory; the host waits.
 
-When it does not: Steps that make no tensor on the host gain nothing: the profile counts them. With a default device
-each function of PyTorch passes through Python once more, which host-bound steps feel. Code that makes NumPy arrays of
-such a tensor fails. A constant that is kept on the host stays there: register it as a buffer.
+When it does not: Steps that make no tensor on the host gain nothing: the profile counts such tensors. With a default
+device each function of PyTorch makes one more Python call, which slows host-bound steps. Code that converts such a
+tensor to NumPy fails. A constant that was stored on the host stays there: register it as a buffer.
 
-Numerics: exact: the same values. Random numbers drawn inside the step come from the GPU's generator, and differ.
+Numerics: exact: the same values. Only random numbers differ: the GPU's generator draws them.
 
 References: PyTorch documentation, torch.set_default_device. PyTorch Performance Tuning Guide, Create tensors.
 """
@@ -24,7 +24,7 @@ class CreateOnDevice(Recipe):
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     phases = frozenset({Phase.FORWARD, Phase.LOSS})
     here = {True: "Tensors that the step makes on the host and copies to the GPU: {profile.host_made_tensors}."}
-    gain = 1.1  # tests/gpu/RESULTS.md: 5.88x where noise was made on the host, 0.94x elsewhere
+    gain = 1.1  # tests/gpu/RESULTS.md: 5.88x on a workload that made noise on the host, 0.94x on others
     codes = {
         False: "output = model(inputs)  # tensors are created where the code says\n",
         True: "with device:  # what is created without a device argument is made there\n    output = model(inputs)\n",

@@ -1,12 +1,12 @@
 """cuDNN autotuning
 
-What it does: cuDNN times its algorithms for each new shape and takes the fastest (`torch.backends.cudnn.benchmark`).
+What it does: cuDNN times its algorithms for each new shape and uses the fastest (`torch.backends.cudnn.benchmark`).
 
-Why it helps: Without it cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
+Why it helps: Without it cuDNN chooses by heuristics, which can miss the best algorithm for unusual shapes.
 
-When it does not: The heuristics are good for common shapes, so the gain is often nothing. The search costs seconds at
-the start and at each new shape: variable image sizes or a smaller last batch pay again. Algorithms with a large
-workspace are tried too, so the peak of reserved memory can rise.
+When it does not: The heuristics are good for common shapes, so there is often no gain. The search takes seconds at the
+start and at each new shape (variable image sizes, a smaller last batch). Algorithms with a large workspace are tried
+too, so the peak of reserved memory can rise.
 
 Numerics: close: another algorithm sums in another order, and the choice can differ from run to run.
 
@@ -22,7 +22,7 @@ class CudnnBenchmark(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     usual = frozenset({True})
     stage = Stage.GLOBAL
-    keeps_code = True  # it chooses among cuDNN's kernels, which the compiler calls as they are
+    keeps_code = True  # the compiled code calls cuDNN, which chooses its kernels itself
     times_kernels = True
     gain = 1.02  # tests/gpu/RESULTS.md: 1.06x, 1.05x, 1.02x, 1.00x; 0.87x for one inference at batch 1
     shown = "torch.backends.cudnn.benchmark = {value}\n"

@@ -1,14 +1,14 @@
 """Debugging aids left on
 
 What it does: Measures the cost of a debugging aid that was left on: `anomaly` (`set_detect_anomaly(True)`), `profiler`
-(`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` ends it.
+(`torch.profiler.profile()` around the loop, without a schedule) or `nvtx` (`emit_nvtx()`). `none` switches it off.
 
 Why it helps: Anomaly detection keeps a Python stack for every operation and searches each gradient for NaN, which makes
-the host wait. The profiler records every operator, and its memory grows. NVTX ranges are made though nobody reads them.
+the host wait. The profiler records every operator, and its memory grows. NVTX ranges cost time even if not read.
 
-When it does not: Where none of them is on, there is nothing to gain: the row then shows what forgetting one costs.
+When it does not: If no aid is on, there is no gain. The row then shows the cost of leaving one on.
 
-Numerics: exact: they watch the computation and do not change it.
+Numerics: exact: the aids watch the computation and do not change it.
 
 References: PyTorch Performance Tuning Guide, Disable debugging APIs. NVIDIA ECCV 2020 tuning guide.
 """
@@ -35,19 +35,19 @@ class DebugOff(Recipe):
     }
     attacks = frozenset({Bottleneck.LAUNCH})
     stage = Stage.GLOBAL
-    keeps_code = True  # autograd looks while the step runs
+    keeps_code = True  # autograd checks the flag while the step runs, so compiled code stays the same
     habit = True
     conflicts = tuple(
-        ("anomaly", "step.cuda_graph", graph, "anomaly detection asks the host, which cannot be captured")
+        ("anomaly", "step.cuda_graph", graph, "anomaly detection makes the host wait, which no graph can capture")
         for graph in (True, AROUND_LOSS)
     )
-    _running: Any = None  # an aid that is on ends when nothing refers to it
+    _running: Any = None  # keeps the aid that is on: without a reference it would end
     # tests/gpu/RESULTS.md: anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %.
     gains = {"anomaly": 0.4, "profiler": 0.6, "nvtx": 0.93}
 
     def candidates(self, facts: Facts) -> Proposal:
         records = facts.workload.mode is Mode.TRAIN or facts.current("infer.grad", "grad") == "grad"
-        anomaly = ["anomaly"] if records else []  # it works through autograd: without recording it does nothing
+        anomaly = ["anomaly"] if records else []  # anomaly detection does nothing if autograd does not record
         return [*anomaly, "profiler", *(["nvtx"] if facts.on_cuda else [])]
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -1,15 +1,15 @@
 """Deterministic algorithms off
 
-What it does: Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` where the
-program has them on. `CUBLAS_WORKSPACE_CONFIG` stays: CUDA reads it once, at its start.
+What it does: Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic` if the program
+has them on. `CUBLAS_WORKSPACE_CONFIG` stays, because CUDA reads it only at its start.
 
-Why it helps: Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels; scatter and index operations,
-interpolation and the backward passes of convolutions pay the most. New tensors are also filled before they are used.
+Why it helps: Deterministic algorithms avoid atomic additions and cuDNN's fastest kernels. Scatter and index operations,
+interpolation and the backward passes of convolutions lose the most. New tensors are also filled before they are used.
 
 When it does not: Models of matrix products and pointwise operations use deterministic kernels anyway. Keep determinism
 on while you look for a difference between two runs.
 
-Numerics: close: sums are added up in another order, which can differ from run to run.
+Numerics: close: sums are computed in another order, which can differ from run to run.
 
 References: PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
 """
@@ -22,7 +22,7 @@ class DeterministicOff(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     usual = frozenset({False})
     stage = Stage.GLOBAL
-    gains = {True: 0.8}  # tests/gpu/RESULTS.md: off 4.78x once and 0.98x on a CPU; most convolutions lie between
+    gains = {True: 0.8}  # tests/gpu/RESULTS.md: switching it off gave 0.98x (on a CPU) to 4.78x
     here = {False: "Your program asks for deterministic algorithms; this is what they cost."}
     shown = "torch.use_deterministic_algorithms({value})\ntorch.backends.cudnn.deterministic = {value}\n"
 

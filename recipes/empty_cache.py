@@ -1,15 +1,15 @@
 """Emptying the CUDA cache at every step
 
-What it does: Calls `torch.cuda.empty_cache()` after each step, as articles on saving memory recommend, and compares
-that with a loop that never does; once also with `del` of the batch before it, which gives its memory back too.
+What it does: Compares a loop that calls `torch.cuda.empty_cache()` after each step, as articles on saving memory
+recommend, with a loop that never does. `every_step_with_del` also deletes the batch first, to free its memory.
 
-Why it helps: It does not. PyTorch keeps freed memory for later tensors; emptying the cache gives it back to the driver,
-and the next step asks for it again. A loop that empties the cache gains by leaving that out.
+Why it helps: It does not. PyTorch keeps freed memory for later tensors. Emptying the cache returns the memory to the
+driver, and the next step asks for it again. A loop that empties the cache becomes faster without the call.
 
-When it does not: PyTorch uses its cached memory for any tensor of its own, so emptying it does not let a larger batch
-fit; deleting tensors does. Empty it once where another process needs the memory, or between phases of different sizes.
+When it does not: PyTorch uses its cached memory for any of its tensors, so emptying the cache does not make a larger
+batch fit; deleting tensors does. Empty it once if another process needs the memory, or if the sizes change.
 
-Numerics: exact: it moves no number.
+Numerics: exact: it changes no values.
 
 References: PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
 """
@@ -32,6 +32,6 @@ class EmptyCache(Recipe):
     gain = 0.95  # tests/gpu/RESULTS.md: 0.95x on an encoder
 
     def candidates(self, facts: Facts) -> Proposal:
-        # The one batch of a workload without a loader serves every step: nobody can delete it.
+        # Without a loader, every step uses the same batch, so it cannot be deleted.
         deletable = facts.workload.loader is not None
         return ["every_step", "every_step_with_del"] if deletable else ["every_step"]

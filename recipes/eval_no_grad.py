@@ -1,15 +1,15 @@
 """Gradients off for validation
 
-What it does: Runs a validation step (the forward pass and the loss in evaluation mode) in three ways: under
-`model.eval()` alone, with `torch.no_grad()`, and with `torch.inference_mode()`; and compares time and peak memory.
+What it does: Compares the time and the peak memory of a validation step (forward pass and loss in evaluation mode) in
+three ways: with `model.eval()` alone, with `torch.no_grad()`, and with `torch.inference_mode()`.
 
-Why it helps: `model.eval()` switches dropout and batch norm only: autograd keeps every activation for a backward pass
-that never comes. Without recording, validation fits larger batches and often runs faster.
+Why it helps: `model.eval()` only switches dropout and batch norm: autograd still keeps every activation for a backward
+pass that never comes. Without recording, validation fits larger batches and often runs faster.
 
-When it does not: The training step is not touched: the three ways are timed in the baseline's profile, in a table of
-their own, and are not ranked with the candidates. For inference the recipe inference_mode measures it.
+When it does not: The training step does not change. The three ways are timed in the baseline's profile and shown in a
+separate table, not ranked with the candidates. For inference, the recipe inference_mode measures them.
 
-Numerics: exact: training is not touched. PyTorch's attention layers take a fused path, which differs in the last bits.
+Numerics: exact: training does not change. PyTorch's attention layers take a fused path, which differs in the last bits.
 
 References: PyTorch documentation, Autograd mechanics, Locally disabling gradients. PyTorch Performance Tuning Guide.
 """
@@ -28,7 +28,7 @@ class EvalNoGrad(Recipe):
     stage = Stage.STEP
     inside_step = True
     habit = True
-    gain = 1.0  # tests/gpu/RESULTS.md: it touches no training step
+    gain = 1.0  # tests/gpu/RESULTS.md: the training step does not change
     codes = {"grad": "model.eval()\noutput = model(inputs)  # autograd records\n"}
     shown = "model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
 
@@ -45,6 +45,6 @@ class EvalNoGrad(Recipe):
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(figures)}")
 
     def apply(self, workload: Components, value: Value) -> None:
-        # In inference the recipe inference_mode has the say over the same field.
+        # In inference, the recipe inference_mode sets the same field.
         if workload.plan.mode is Mode.TRAIN:
             workload.plan = replace(workload.plan, grad_mode=str(value))

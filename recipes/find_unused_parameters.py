@@ -2,10 +2,10 @@
 
 What it does: With `true`, DistributedDataParallel searches the graph of every step for parameters without gradient.
 
-Why it helps: Switched off, that search is saved. Many loops copied the setting from a model that needed it.
+Why it helps: `false` saves that search. Many loops copied the setting from a model that needed it.
 
-When it does not: A model with parameters that get no gradient in some step needs it: without it the next step fails and
-names them.
+When it does not: A model needs the search if some of its parameters get no gradient in some step. Without the search,
+the next step fails and names them.
 
 Numerics: exact: the same gradients reach the optimizer.
 

@@ -1,17 +1,17 @@
 """Float8 products
 
 What it does: Computes the products of large linear layers in float8, with torchao. Each step scales the inputs to the
-range of the type, by one factor for a tensor (`tensorwise`) or for each row (`rowwise`). Training keeps the parameters
+range of float8, with one factor for a tensor (`tensorwise`) or for each row (`rowwise`). Training keeps the parameters
 and casts them (`convert_to_float8_training`); inference stores the weights in float8 (`quantize_`).
 
 Why it helps: Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and operands take
 half the bytes.
 
-When it does not: Scaling and casting cost a pass over every operand: uncompiled, and for layers of less than about a
-million weights, that costs more than it saves. Only layers whose sizes are multiples of 16 are converted, and in
-training the number of rows (samples times tokens) must be one too. Converted layers lose hooks. Rowwise needs bfloat16.
+When it does not: Scaling and casting read every operand once more. That costs more than it saves in models that are not
+compiled, and in layers with less than about a million weights. The sizes of a layer must be multiples of 16, and in
+training also the number of rows (samples times tokens). Converted layers lose their hooks. `rowwise` needs bfloat16.
 
-Numerics: close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. The
+Numerics: close: operands are rounded to 4 bits of precision (3 for tensorwise gradients); sums stay in float32. The
 effect on training shows in the loss after many steps, not in the first few.
 
 References: torchao documentation, torchao.float8; torchao.quantization. Micikevicius et al., FP8 Formats, 2022.
@@ -22,7 +22,7 @@ from dataclasses import replace
 from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
 from advisor.records import Bottleneck, Facts, Mode, Phase, Proposal, Skip, Value
 
-# The hardware's products take sizes in multiples of 16; smaller layers lose more to the casts than they gain.
+# Float8 products need sizes in multiples of 16. With fewer than _LARGE weights, the casts cost more than the gain.
 _MULTIPLE = 16
 _LARGE = 2**20
 _GRANULARITY = {"tensorwise": "PerTensor", "rowwise": "PerRow"}
@@ -74,13 +74,13 @@ class Float8(Recipe):
         return ["tensorwise", "rowwise"] if in_bfloat16 else ["tensorwise"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: tensorwise 1.50x and rowwise 1.33x on wide layers, less than bfloat16 on an encoder; the
-        # casts cost 0.25x where nothing compiles them.
+        # tests/gpu/RESULTS.md: tensorwise 1.50x and rowwise 1.33x on wide layers; slower than bfloat16 on an encoder;
+        # 0.25x without compilation, because of the casts.
         compiled_gain = 1.1 if value == "tensorwise" else 1.05
         return compiled_gain if is_compiled(facts) else 0.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        # The code tells by an optimizer whether the model is trained; a step of one's own may hide it.
+        # The code trains if there is an optimizer. A step that the user wrote may hide the optimizer.
         parts = replace(workload, optimizer=workload.optimizer or workload.plan.mode is Mode.TRAIN or None)
         self.run_code(parts, value)
         workload.model = parts.model

@@ -1,15 +1,15 @@
 """Batch norms folded
 
-What it does: Multiplies each batch norm of inference into the weights of the convolution or linear layer before it
-(`torch.nn.utils.fusion`), and puts an Identity in its place. torch.fx finds the pairs, in the whole model or in each
-part that it can follow: the layer's result must go to the norm only. The model keeps its class.
+What it does: In inference, multiplies each batch norm into the weights of the convolution or linear layer before it
+(`torch.nn.utils.fusion`), and replaces the norm by an Identity. torch.fx finds the pairs in the whole model or in the
+parts that it can trace; the layer's result must go only to the norm. The model keeps its class.
 
-Why it helps: In evaluation a batch norm is a fixed scale and shift for each channel. Each fold saves a pass over the
-activations, and on CUDA a kernel launch where the layer has a bias already.
+Why it helps: In evaluation a batch norm is a fixed scale and shift for each channel. Each folded norm saves a pass over
+the activations and, on CUDA, a kernel launch if the layer already has a bias.
 
-When it does not: On CUDA PyTorch adds a convolution's bias in its own kernel: it takes the place of the norm's where
-the convolution had none. `compile.freezing` does the same. Norms before their convolution, or behind an activation, and
-grouped transposed convolutions stay. Fold a copy of the model when you go on training.
+When it does not: If a convolution had no bias, folding gives it one. On CUDA PyTorch adds the bias in a separate
+kernel, so no launch is saved. `compile.freezing` folds norms as well. These are not folded: norms before their
+convolution or after an activation, and grouped transposed convolutions. Fold a copy of the model if you train further.
 
 Numerics: close: weights are rounded once more. Load checkpoints before: the norms leave the state dict.
 

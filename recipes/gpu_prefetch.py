@@ -1,14 +1,14 @@
 """Next batch copied ahead
 
-What it does: Wraps the DataLoader so that it gives out batches that are on the GPU already: while a step computes, the
-next batch is copied on another CUDA stream. The loop stays as it is.
+What it does: Wraps the DataLoader so that its batches are on the GPU already: while a step computes, another CUDA
+stream copies the next batch. The loop does not change.
 
-Why it helps: A copy in the step's own stream waits for the step before it, and the step waits for the copy. GPUs copy
-while they compute: on a second stream the copy costs next to nothing.
+Why it helps: A copy in the step's stream waits for the step before it, and the step waits for the copy. GPUs can copy
+and compute at the same time: on a second stream the copy costs almost no time.
 
-When it does not: The most to gain is the time of the copies, shown as host-to-device in the profile. Copies overlap
-fully only from pinned memory: try it with pin_memory. One more batch lies in GPU memory. A step that waits for its data
-needs workers instead. Lightning Fabric's `setup_dataloaders` takes a DataLoader only.
+When it does not: The gain is at most the time of the copies (host-to-device in the profile). Copies overlap fully only
+from pinned memory: try it with pin_memory. One more batch takes GPU memory. A step that waits for its data needs
+workers instead. Lightning Fabric's `setup_dataloaders` accepts only a DataLoader.
 
 Numerics: exact: the same bytes arrive, in the same order.
 

@@ -1,14 +1,14 @@
 """Transforms on the GPU
 
-What it does: Takes the last transforms out of a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
-runs them on whole batches after the copy to the GPU: on the first tensor of the batch that has four dimensions.
+What it does: Removes the last transforms from a torchvision dataset (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
+runs them on whole batches after the copy to the GPU, on the batch's first tensor with four dimensions.
 
-Why it helps: Workers do less. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned memory and
-in the copy. The GPU converts and normalises a batch in one pass over its memory.
+Why it helps: Workers have less to do. Images that stay in uint8 take a quarter of the bytes in the queue, in pinned
+memory and in the copy. The GPU converts and normalises a batch in one pass over its memory.
 
-When it does not: Decoding and resizing, usually the larger part, stay where they are. So do random transforms: on a
-whole batch they would change every sample alike. A step that does not wait for its data gains nothing. Transforms in
-the dataset's own code, not in an attribute `transform`, cannot be moved; leave one that also runs on a second image.
+When it does not: Decoding and resizing, usually the larger part, stay in the workers. Random transforms stay too: on a
+whole batch they would change every sample in the same way. A step that does not wait for its data gains nothing. Only
+transforms in the dataset's attribute `transform` can be moved. Do not use it if they also run on a second image.
 
 Numerics: close: the same formulas, rounded by another device.
 
@@ -49,7 +49,7 @@ class GpuTransforms(LoaderRecipe):
         return [True] if loader.movable_transforms else Skip(_NONE)
 
     def options(self, value: Value) -> dict[str, Any]:
-        return {}  # the step applies the transforms too: it is more than arguments
+        return {}  # new arguments are not enough: the step also has to apply the transforms
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.step.device_loader import OnDevice, without_last_transforms

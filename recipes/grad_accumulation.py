@@ -1,13 +1,13 @@
 """Gradients of several batches in one update
 
-What it does: Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before one update and one
-clearing of the gradients. Speed is still counted in samples per second.
+What it does: Adds up the gradients of 2, 4 or 8 batches (each loss is divided by that number), then updates the weights
+and clears the gradients once. Speed is still measured in samples per second.
 
 Why it helps: Several batches share one update and one clearing. It trains like a larger batch that would not fit.
 
-When it does not: The optimizer is a small share of most steps. The memory does not shrink, and a larger batch that fits
-is faster. There are fewer updates: tune learning rate, warm-up and weight decay as for a larger batch. Batch norm still
-sees the small batches. The step clears the gradients itself: a loop that calls `zero_grad()` as well loses them.
+When it does not: The optimizer is a small share of most steps. It saves no memory, and a larger batch is faster if it
+fits. There are fewer updates: tune learning rate, warm-up and weight decay as for a larger batch. Batch norm still sees
+the small batches. The step clears the gradients itself: a loop that also calls `zero_grad()` loses them.
 
 Numerics: changed: each update is made from several batches, and there are fewer of them.
 
@@ -29,7 +29,7 @@ class GradAccumulation(Recipe):
     ladder = True
     saves = {Phase.OPTIMIZER: 0.5, Phase.ZERO_GRAD: 0.5}  # with two batches; tests/gpu/RESULTS.md: 1.00x to 1.03x
     excludes = {"step.cuda_graph": "step.cuda_graph records each step with its update, and step.accumulate skips some"}
-    codes = {1: "# every batch makes an update of its own\n"}
+    codes = {1: "# every batch makes an update\n"}
     shown = """\
 optimizer.zero_grad()
 for _, (inputs, targets) in zip(range({value}), loader):

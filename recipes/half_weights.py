@@ -1,13 +1,13 @@
 """Half-precision weights
 
-What it does: Converts the whole model to bfloat16 or float16 (`model.to(torch.bfloat16)`), and every batch. Unlike
-autocast it keeps nothing in float32: norms, gradients and optimizer state take the type too.
+What it does: Converts the whole model and every batch to bfloat16 or float16 (`model.to(torch.bfloat16)`). Unlike
+autocast it keeps nothing in float32: norms, gradients and optimizer state have that type too.
 
 Why it helps: Weights take half the bytes, and products run on the half-precision units without a cast before each.
 
-When it does not: GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. It
-excludes autocast, which casts the products already. In training small updates are lost (below 1/256 of a weight in
-bfloat16): compare whole training runs first. Float16 is not offered for training: it also loses small gradients.
+When it does not: GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, only save memory. It
+cannot be combined with autocast, which casts the products already. In training small updates are lost (below 1/256 of a
+weight in bfloat16): compare whole training runs first. Float16 also loses small gradients: it is for inference only.
 
 Numerics: close in inference: weights and activations are rounded to 8 (bfloat16) or 11 (float16) bits of precision.
 changed in training: updates are rounded too.
@@ -32,7 +32,7 @@ class HalfWeights(Recipe):
     saves_memory = True
     roundings = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
     excludes = {"precision.autocast": f"{_CASTS_ALREADY}, so half-precision weights would add rounding and no speed"}
-    # cuDNN runs recurrent layers of bfloat16 weights too, once the type is in the set of those that lie in one piece.
+    # PyTorch lays recurrent weights out in one piece, as cuDNN needs, only for types in this set; bfloat16 is missing.
     shown = (
         "torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
         "model = model.to(torch.{value})\n"

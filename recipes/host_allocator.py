@@ -1,11 +1,11 @@
 """Host memory allocator
 
-What it does: Preloads tcmalloc or jemalloc in place of the C library's malloc, for every allocation of the process.
+What it does: Preloads tcmalloc or jemalloc to replace the C library's malloc, for every allocation of the process.
 
-Why it helps: A step on the CPU allocates and frees each intermediate tensor. The C library gives large ones back to the
-system and asks for them again, and the kernel clears the pages each time; these allocators keep them.
+Why it helps: A step on the CPU allocates and frees each intermediate tensor. The C library returns large ones to the
+system and asks for them again, and the kernel clears the pages each time. These allocators keep the pages.
 
-When it does not: A step of few large operators, or one whose time is arithmetic, hardly notices. The process keeps more
+When it does not: A step of few large operators, or one that mostly computes, gains little. The process keeps more
 memory. The library must be loaded before Python starts: put it into the command that starts the script.
 
 Numerics: exact: the same arithmetic at other addresses.
@@ -19,7 +19,7 @@ from advisor.machine.toolchain import shared_library
 from advisor.recipe import CPU, Bottleneck, Facts, Proposal, Recipe, Skip, Stage, Value
 
 _LIBRARIES: dict[Value, tuple[str, ...]] = {"tcmalloc": ("tcmalloc", "tcmalloc_minimal"), "jemalloc": ("jemalloc",)}
-# As the tuning guide sets it: pages are kept instead of given back, and a thread of its own tidies up.
+# The values of the tuning guide: pages are kept instead of returned, and a background thread cleans up.
 _JEMALLOC = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
 
 

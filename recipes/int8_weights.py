@@ -2,11 +2,11 @@
 
 What it does: Stores weights of linear layers as 8-bit integers and computes in the model's type (`int8wo`, torchao).
 
-Why it helps: Where few rows meet large layers, as in generating text, reading the weights is most of the work: half or
-a quarter of the bytes takes that much less time.
+Why it helps: With few rows and large layers (text generation, for example), reading the weights is most of the work.
+Half or a quarter of the bytes take correspondingly less time.
 
-When it does not: Without torch.compile an operation of its own expands the weights before each product, which costs
-more than it saves. With many rows per layer it slows the products down. Convolutions and embeddings stay as they are.
+When it does not: Without torch.compile a separate operation expands the weights before each product, which costs more
+than it saves. With many rows per layer the products become slower. Convolutions and embeddings are not changed.
 
 Numerics: changed: weights are rounded to 256 levels. Measure the accuracy of your task before you serve it.
 
@@ -16,7 +16,7 @@ References: torchao documentation, torchao.quantization. Dettmers et al., LLM.in
 from advisor.recipe import INFERENCE, Recipe, Stage, is_compiled, without_package
 from advisor.records import Bottleneck, Facts, Phase, Proposal, Skip, Value
 
-# Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
+# Up to this batch size (samples), reading the weights takes longer than multiplying: 1 gained, 64 lost (RESULTS.md).
 _FEW_SAMPLES = 8
 _CODE = "from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\nquantize_(model, Int8WeightOnlyConfig())\n"
 
@@ -40,6 +40,6 @@ class Int8Weights(Recipe):
         return without_package(self.package, at_least=(0, 14)) or ["int8wo"]
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.52x for one sample and compiled, 0.68x otherwise, 1.20x on a CPU.
+        # tests/gpu/RESULTS.md: 1.52x for one sample with a compiled model, 0.68x otherwise, 1.20x on a CPU.
         few = not facts.on_cuda or (is_compiled(facts) and (facts.workload.batch_size or 1) <= _FEW_SAMPLES)
         return 1.2 if few else 0.7

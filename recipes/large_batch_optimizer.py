@@ -1,14 +1,14 @@
 """Optimizers for very large batches
 
 What it does: Replaces SGD by LARS, or Adam and AdamW by LAMB (both from timm). Each tensor gets its own learning rate,
-in proportion to the norm of its values over the norm of its update.
+proportional to the norm of its values divided by the norm of its update.
 
-Why it helps: With a very large batch, layers whose gradients are large beside their weights diverge first. A rate for
-each layer lets batches of tens of thousands of samples reach the accuracy of small ones. No step gets faster.
+Why it helps: With a very large batch, layers whose gradients are large relative to their weights diverge first. With a
+rate for each layer, batches of tens of thousands of samples reach the accuracy of small ones. No step gets faster.
 
-When it does not: The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples,
-SGD or AdamW with a scaled learning rate and a warm-up trains as well. Find the learning rate again. The new state
-begins empty: change the optimizer before training starts, without a checkpoint of the old one.
+When it does not: Computing the norms reads all parameters and gradients in every step. Up to some thousand samples, SGD
+or AdamW with a scaled learning rate and a warm-up trains equally well. Tune the learning rate again. The optimizer
+starts with empty state: change it before training starts, without a checkpoint of the old one.
 
 Numerics: changed: another rule for the update.
 
@@ -40,7 +40,7 @@ class LargeBatchOptimizer(Recipe):
         "lars": _CODE.replace("{cls}", "Lars").replace("{kept}", '"momentum", "nesterov"'),
         "lamb": _CODE.replace("{cls}", "Lamb").replace("{kept}", '"betas", "eps"'),
     }
-    gain = 0.99  # tests/gpu/RESULTS.md: 0.99x: it is for convergence
+    gain = 0.99  # tests/gpu/RESULTS.md: 0.99x, because it improves convergence and not speed
     excludes = {"optimizer.implementation": "optimizer.class replaces the optimizer of optimizer.implementation"}
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -51,9 +51,9 @@ class LargeBatchOptimizer(Recipe):
             size = "the size of yours is open" if batch_size is None else f"yours has {batch_size:,}"
             return Skip(f"it is for batches of about {_LARGE_BATCH:,} samples and more, and {size}: see --batch-size")
         if not optimizer.builtin or optimizer.name not in _VALUES:
-            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW, not of {optimizer.full_name}")
+            return Skip(f"LARS can replace SGD, and LAMB can replace Adam or AdamW, but not {optimizer.full_name}")
         if optimizer.made_steps:
-            return Skip("the optimizer has made steps, as a script's has: change it where it is made")
+            return Skip("the optimizer has made steps already, as in a script: change it where it is created")
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]

@@ -1,13 +1,13 @@
 """Batches of like lengths
 
-What it does: Forms batches of samples of like lengths: the samples of fifty batches are sorted by length, cut into
-batches, and these put in random order. Within a batch neighbours go to different GPUs.
+What it does: Forms batches of samples with similar lengths. The samples of fifty batches are sorted by length and cut
+into batches, which are then shuffled. Within a batch, neighbours go to different GPUs.
 
-Why it helps: All GPUs wait for the one with the longest samples. Like lengths take equally long, with less padding.
+Why it helps: All GPUs wait for the one with the longest samples. Similar lengths take equally long, with less padding.
 
-When it does not: Samples of one length leave nothing to group. Batches are less random than before.
+When it does not: If all samples have one length, there is nothing to group. Batches are less random than before.
 
-Numerics: changed: the order of the samples is another one.
+Numerics: changed: the samples come in another order.
 
 References: Hugging Face, Trainer: group_by_length. Zeng et al., Boosting the Unpadded BERT Model, 2022.
 """

@@ -1,15 +1,15 @@
 """Reading the loss on the host
 
-What it does: Calls `loss.item()` after each step, as loops do that log or sum the loss. It compares that with a loop
-that leaves the loss on the device, and with one that adds it up there (`loss_sum += loss.detach()`).
+What it does: Compares three loops: one calls `loss.item()` after each step (to log or sum the loss), one leaves the
+loss on the device, and one adds it up there (`loss_sum += loss.detach()`).
 
-Why it helps: The host launches the next step while the GPU computes one. `item()` makes it wait until the GPU has done
-everything so far, and the GPU then waits for the next launch.
+Why it helps: The host launches the next step while the GPU computes the present one. `item()` makes the host wait until
+the GPU has finished, and then the GPU waits for the next launch.
 
-When it does not: Little is lost where something else makes the host wait, or where launching a step takes far less time
-than computing it. A loop that reads the loss every hundredth step has the gain already.
+When it does not: Little is lost if the host waits for another reason, or if launching a step takes far less time than
+computing it. A loop that reads the loss every hundredth step has the gain already.
 
-Numerics: exact: only the reading of the loss changes. A long sum of half-precision losses belongs into float32.
+Numerics: exact: only the reading of the loss changes. Keep a long sum of half-precision losses in float32.
 
 References: PyTorch Performance Tuning Guide. PyTorch documentation, CUDA semantics, Asynchronous execution.
 """
@@ -30,5 +30,5 @@ class LossSync(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     inside_step = True
     habit = True
-    # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step waits
+    # tests/gpu/RESULTS.md: 1.00x on an encoder; a host-bound step becomes slower
     gains = {"every_step": 0.99, "accumulated": 1.0}

@@ -1,11 +1,11 @@
 """No exchange between updates
 
-What it does: With several batches in one update, the ranks exchange their gradients with the last batch only.
+What it does: If several batches make one update, the ranks exchange their gradients only after the last batch.
 
-Why it helps: Each exchange left out saves a whole all-reduce: with four batches an update, three of four.
+Why it helps: Each batch without an exchange saves a whole all-reduce: three of four, with four batches in an update.
 
-When it does not: Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard
-the gradients stay whole between the batches, which takes the memory that sharding saves.
+When it does not: Without accumulation every batch makes an update, so every exchange is needed. With fully_shard the
+gradients are not sharded between the batches, which takes the memory that sharding saves.
 
 Numerics: exact, up to the order of sums.
 
@@ -28,5 +28,5 @@ with model.no_sync():  # for all batches of an update but the last
 
     def candidates(self, facts: Facts) -> Proposal:
         if facts.current("step.accumulate", 1) == 1:
-            return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
+            return Skip("without accumulation every batch makes an update, so every exchange is needed")
         return [True]

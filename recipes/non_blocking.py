@@ -2,13 +2,13 @@
 
 What it does: Copies batches to the GPU with `non_blocking=True`, for a loader that pins its memory already.
 
-Why it helps: The host goes on launching kernels and fetching the next batch during the copy. A blocking copy makes it
-wait for the copy and for every kernel launched before it.
+Why it helps: During the copy, the host launches kernels and fetches the next batch. A blocking copy makes the host wait
+for the copy and for every kernel launched before it.
 
 When it does not: From memory that is not pinned, the copy blocks anyway: pin_memory sets both together. A step that is
-bound by the GPU gains little, as the host has time to wait.
+bound by the GPU gains little, because the host has time to wait.
 
-Numerics: exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
+Numerics: exact: the step's kernels run after the copy in the same stream, so they see the whole batch.
 
 References: PyTorch documentation, torch.Tensor.to. PyTorch tutorial, non_blocking and pin_memory().
 """
@@ -21,7 +21,7 @@ class NonBlocking(Recipe):
     plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
-    # The host goes on while a batch is copied: 1.20x and 1.09x where copies are large (tests/gpu/RESULTS.md).
+    # The host does not wait for the copy: 1.20x and 1.09x with large copies (tests/gpu/RESULTS.md).
     saves = {Phase.HOST_TO_DEVICE: 0.5}
 
     def candidates(self, facts: Facts) -> Proposal:

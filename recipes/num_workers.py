@@ -1,17 +1,17 @@
 """DataLoader workers
 
-What it does: Loads and transforms the batches in this many worker processes (`num_workers`), which PyTorch starts anew
+What it does: Loads and transforms the batches in this many worker processes (`num_workers`). PyTorch starts new workers
 in each epoch. With 0, the training process does that work itself, between the steps.
 
-Why it helps: Workers prepare the next batches while the device computes, so the step stops waiting for input.
+Why it helps: Workers prepare the next batches while the device computes, so the step no longer waits for input.
 
-When it does not: The most to gain is the share of the step that waits for data. Workers compete with a model on the CPU
+When it does not: The gain is at most the share of the step that waits for data. Workers compete with a model on the CPU
 for cores, take seconds and memory to start, and send batches through shared memory: a dataset that only slices tensors
-can become slower. While an epoch runs they do not see what the loop changes in the dataset, nor the loop what they
-change. An iterable dataset gets one worker at most, unless you gave it two or more. Open files in the workers.
+can become slower. During an epoch, workers and loop do not see each other's changes to the dataset. An iterable dataset
+gets at most one worker, unless it already has several. Open files in the workers.
 
 Numerics: exact: the sampler still decides the order. Random numbers of the dataset come from the workers' own seeds, as
-PyTorch documents. Several workers reorder an iterable dataset, and each forms a last batch of its own.
+PyTorch documents. Several workers reorder an iterable dataset, and each worker forms its own last batch.
 
 References: PyTorch documentation, torch.utils.data. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020 tuning guide.
 """
@@ -21,11 +21,11 @@ import math
 from advisor.recipe import LoaderRecipe, WholeNumbers, gain_from
 from advisor.records import ONE_WORKER, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
-# Largest factor by which a session makes the rest of a step faster: 3 to 30 with many small layers on an H200.
+# The largest factor by which a session shortens a step without its data wait: 3 to 30 (many small layers, H200).
 _TUNED = 30.0
 _LEAST_REST = 0.01
-# Time that a worker takes to load and send a batch, over that of loading it alone. A step that waited 16 ms for 77 MB
-# took 39 ms a step with two workers, of which it computed 28 (one H200).
+# The time in which a worker loads and sends a batch, divided by the time to load it. A step that waited 16 ms for 77 MB
+# took 39 ms with two workers, 28 of them for computing (one H200).
 _SENDING = 2.0
 
 
@@ -43,17 +43,17 @@ class NumWorkers(LoaderRecipe):
             return _ladder(facts.hardware.host.usable_cores)
         enough, profile = math.inf, facts.profile
         if profile is not None:
-            # So many load a batch within the rest of a step, once that has been tuned. A step without workers waits as
-            # long as one worker takes to load a batch; sending it takes a worker time too.
+            # So many workers deliver a batch in the time of a tuned step without its data wait. Without workers, the
+            # data wait is the time to load a batch; a worker also has to send it.
             wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
             rest_ms = max(profile.step_ms - wait_ms, _LEAST_REST * profile.step_ms) / _TUNED
             enough = 2.0 ** math.ceil(math.log2(max(_SENDING * wait_ms / rest_ms, 1.0)))
-        # From above, since one worker often gains nothing and says nothing of what several do.
+        # The largest number first, because several workers may gain even if one worker does not.
         return _ladder(int(min(enough, facts.hardware.host.usable_cores)))[::-1]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
-        # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16
-        # workers on JPEG images, 2.87x with 2 on a CPU.
+        # Workers load while the step computes, so the longer of the two times remains. tests/gpu/RESULTS.md: 3.04x with
+        # 16 workers on JPEG images, 2.87x with 2 on a CPU.
         loader, workers = facts.workload.loader, int(value)
         present = loader.num_workers if loader else 0
         if not workers:
@@ -66,6 +66,6 @@ class NumWorkers(LoaderRecipe):
 
 
 def _ladder(most: int) -> list[Value]:
-    """The powers of two below a number, then that number."""
+    """The powers of two below ``most``, then ``most`` itself."""
     powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
     return [*powers, max(most, 1)]

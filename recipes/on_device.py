@@ -1,17 +1,17 @@
 """Data kept on the device
 
-What it does: Keeps a dataset in memory on the device and reads a batch at once: a `TensorDataset`, and torchvision's
-with images as bytes (MNIST, CIFAR, SVHN and their kin), also in a `Subset`. Images are transformed as a batch:
-`ToTensor`, `Normalize`, `ToDtype`, `CenterCrop`, `Pad`, and with a draw for each sample `RandomCrop` and flips. The
-loader has no workers then. A dataset of more than a tenth of the GPU's memory stays on the host.
+What it does: Keeps a dataset in the device's memory and reads each batch as a whole. It works for `TensorDataset` and
+torchvision's datasets of images as bytes (MNIST, CIFAR, SVHN and similar), also in a `Subset`. These transforms run on
+the batch: `ToTensor`, `Normalize`, `ToDtype`, `CenterCrop`, `Pad`, and (drawn for each sample) `RandomCrop` and flips.
+The loader has no workers then. A dataset of more than a tenth of the GPU's memory stays on the host.
 
-Why it helps: Reading small samples one by one takes longer than a step on them: 128 images take some 20 ms of a core,
-through PIL. As a batch they take a fraction of it, on a GPU hardly any, and nothing is copied.
+Why it helps: Reading small samples one by one takes longer than a step: 128 images take about 20 ms of a core, through
+PIL. Read as a batch they take a fraction of that (on a GPU almost no time), and nothing is copied.
 
-When it does not: Files are not in memory. With other transforms, such as `Resize` or `ColorJitter`, images are read one
-by one. For a dataset of your own, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are not seen.
+When it does not: Datasets of files are not in memory. With other transforms (`Resize`, `ColorJitter`), images are read
+one by one. In your own dataset, write `__getitems__(indices)`: PyTorch's loaders call it. Later changes are not seen.
 
-Numerics: exact: the same samples in the same order, with the draws of a loader without workers.
+Numerics: exact: the same samples in the same order, with the same random draws as a loader without workers.
 
 References: PyTorch documentation, torch.utils.data, Dataset, `__getitems__`. torchvision, Transforming images, v2.
 """
@@ -23,7 +23,7 @@ from advisor.errors import RefusedError
 from advisor.recipe import Components, Expression, LoaderRecipe
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
-# Settings of workers, and of copies from the host.
+# Settings of workers and of copies from the host, which have no effect then.
 _OF_OTHERS = (
     *("data.num_workers", "data.persistent_workers", "data.prefetch_factor", "data.pin_memory"),
     *("data.device_prefetch", "data.transforms_on_device"),
@@ -39,9 +39,9 @@ class OnDevice(LoaderRecipe):
     imported = "from advisor.inlined.on_device import collated, kept_on_device"
     module = "on_device"
     excludes = {key: f"data.on_device leaves {key} nothing to do" for key in _OF_OTHERS}
-    order = -1  # it looks at the dataset as its owner made it
+    order = -1  # first, because it needs the dataset as the user made it
     gain = 1.2
-    # Of the time of reading and copying samples, read at once: at least half for large ones, almost all for small ones.
+    # The saved share of the time to read and copy samples: at least half for large samples, almost all for small ones.
     saves = {Phase.DATA_WAIT: 0.7, Phase.HOST_TO_DEVICE: 0.7}
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:

@@ -1,14 +1,14 @@
 """Smaller optimizer state
 
-What it does: Replaces Adam or AdamW by an optimizer with less state: `adafactor` keeps sums over the rows and columns
-of the second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or torchao.
+What it does: Replaces Adam or AdamW by an optimizer with less state. `adafactor` keeps only sums over the rows and
+columns of the second moment; `8-bit` keeps both moments in 8 bits, with bitsandbytes or torchao.
 
-Why it helps: Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at
-all; and the update reads and writes fewer bytes.
+Why it helps: Adam keeps 8 bytes of state for each parameter of 4 bytes. The freed memory allows a larger batch or
+model, and the update reads and writes fewer bytes.
 
 When it does not: Activations take most of the memory of convolutional networks and small models. Adafactor scales its
-steps by the size of the parameters: find the learning rate again. It has no betas for a scheduler to cycle. The new
-state begins at nothing: change the optimizer before training starts, without a checkpoint of the old one.
+steps by the size of the parameters, so tune the learning rate again. It has no betas for a scheduler to change. The
+optimizer starts with empty state: change it before training starts, without a checkpoint of the old one.
 
 Numerics: changed: another rule for the update; 8-bit AdamW should train to the same result, Adafactor to a similar one.
 
@@ -47,7 +47,7 @@ class OptimizerMemory(Recipe):
         key: f"optimizer.state replaces the optimizer that {key} is about"
         for key in ("optimizer.implementation", "optimizer.class")
     }
-    gains = {"adafactor": 0.95, "8-bit": 1.0}  # tests/gpu/RESULTS.md: 0.94x and 1.06x: it saves memory
+    gains = {"adafactor": 0.95, "8-bit": 1.0}  # tests/gpu/RESULTS.md: 0.94x and 1.06x, because it mainly saves memory
 
     def candidates(self, facts: Facts) -> Proposal:
         optimizer = facts.workload.optimizer
@@ -80,7 +80,7 @@ class OptimizerMemory(Recipe):
 
 
 def _share_of_memory(facts: Facts) -> float:
-    """The state's share of the baseline's peak; of parameters, gradients and state where the peak is not known."""
+    """The state's share of the baseline's peak memory; of parameters, gradients and state if that is not known."""
     workload = facts.workload
     state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
     peak_bytes = facts.peak_allocated_bytes if facts.on_cuda else None

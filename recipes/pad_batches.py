@@ -1,17 +1,17 @@
 """Batches padded to few lengths
 
-What it does: Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function:
-token ids, masks, labels, each with the value that fills its tails already. Each length is compiled and captured.
+What it does: Pads each batch of sequences to the next multiple of so many positions, in the loader's collate function.
+Token ids, masks and labels are padded with the values that pad them already. Each length is compiled and captured.
 
 Why it helps: Batches that are as long as their longest sample have dozens of lengths. The compiler then makes slow code
-for any length, or code for each, and a graph fits one length only. A little more padding leaves four lengths or so.
+for all lengths, or code for each, and a CUDA graph fits one length. More padding leaves about four lengths.
 
-When it does not: A model that does not mask its padding computes something else: that is looked at first, but not in a
-step of your own. What fills the tails is learnt from samples all over the dataset, which is read by number for that.
-Batches with another tensor of their length that is not padded, such as positions, stay as they are. So do masks of
-pairs of positions, and batches whose first size is the length. The first batch of each length compiles.
+When it does not: A model that does not mask its padding gives other results: this is checked first, but not in a step
+that you wrote. The padding values are learnt from samples across the dataset, which are read by index. Not padded are:
+batches with another tensor of that length (positions), masks of pairs of positions, and batches with the length as
+first dimension. The first batch of each length compiles.
 
-Numerics: close: masked positions add nothing, and sums over more of them are rounded in another order.
+Numerics: close: masked positions add nothing, but longer sums are rounded in another order.
 
 References: PyTorch documentation, torch.compile, Dynamic shapes. Hugging Face, DataCollatorWithPadding.
 """
@@ -24,7 +24,7 @@ from advisor.errors import RefusedError
 from advisor.recipe import CUDA, Components, Expression, LoaderRecipe, WholeNumbers
 from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Proposal, Skip, Value
 
-# Lengths up to the longest that was seen, each of which is compiled and captured by itself, with the usual multiple.
+# With the usual multiple: about how many lengths there are up to the longest. Each is compiled and captured separately.
 _LENGTHS = 4
 
 
@@ -34,7 +34,7 @@ class PadBatches(LoaderRecipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     phases = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER})
-    keeps_code = False  # it is made for other shapes
+    keeps_code = False  # the code is compiled for other shapes
     module = "lengths"
     gain = 1.3  # tests/gpu/RESULTS.md: 2.5x in the stack of a classifier of texts
 
@@ -44,7 +44,7 @@ class PadBatches(LoaderRecipe):
         if not facts.workload.varying_shapes:
             return Skip("every batch that was looked at has the same shapes")
         if not loader.longest:
-            return Skip("the first batches do not show what fills the tails of their samples in all tensors")
+            return Skip("the first batches do not show the padding values of all tensors")
         if loader.padding_problem:
             return Skip(loader.padding_problem)
         return sorted({_usual(loader), *(value for value in (32, 64, 128) if value < loader.longest)})
@@ -63,7 +63,7 @@ class PadBatches(LoaderRecipe):
             return
         if not workload.data.collate_fn.longest:
             workload.data = unpadded
-            raise RefusedError("samples from all over the dataset do not show what fills their tails")
+            raise RefusedError("samples from across the dataset do not show their padding values")
         workload.plan = replace(workload.plan, few_shapes=True)
 
 

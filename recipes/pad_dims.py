@@ -1,17 +1,17 @@
 """Outputs padded
 
-What it does: Has each linear layer whose number of outputs is off the multiple (8, or 64) compute outputs up to the
-next, and return a view of the usual ones: a vocabulary of 50,257 is computed as one of 50,304, and the loss sees
-50,257. Layers that would grow by more than an eighth stay.
+What it does: Pads the outputs of each linear layer to the next multiple of 8 or 64, and returns a view without the
+padding: a vocabulary of 50,257 is computed as 50,304, and the loss sees 50,257. Layers that would grow by more than an
+eighth are not padded.
 
-Why it helps: Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to
-slower kernels, or copies first. It matters in half precision and TF32.
+Why it helps: Tensor cores multiply tiles. If the length of a row is not a multiple of 16 bytes, the library uses slower
+kernels or copies first. This matters in half precision and TF32.
 
-When it does not: In float32 without TF32 no tensor core is used. Each call copies the weight, with rows of zeros added,
-which a large batch repays and a small one may not. The next operation reads a view whose rows are not adjacent: for a
-small layer that can cost more than it gains.
+When it does not: In float32 without TF32 no tensor core is used. Each call copies the weight and adds rows of zeros,
+which pays off for a large batch but perhaps not for a small one. The next operation reads a view whose rows are not
+adjacent: for a small layer that can cost more than it gains.
 
-Numerics: close: the zeros are no part of parameters, optimizer or state dict; other kernels round elsewhere.
+Numerics: close: other kernels round differently. Parameters, optimizer and state dict do not contain the zeros.
 
 References: NVIDIA Deep Learning Performance, Matrix Multiplication. PyTorch Performance Tuning Guide.
 """
@@ -35,10 +35,10 @@ class PadDims(Recipe):
         if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
             return lacking
         multiples = [multiple for multiple, _, _ in facts.workload.paddable_outputs]
-        return multiples or Skip("no linear layer's number of outputs is off a multiple of 64 by an eighth at most")
+        return multiples or Skip("no linear layer needs padding to a multiple of 64 that adds at most an eighth")
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels. A vocabulary only.
+        # tests/gpu/RESULTS.md, for a vocabulary: 1.29x and 1.03x on GPT-2; 24.8 to 23.3 ms with autotuned kernels.
         fast = runs_in_half(facts) or facts.current("precision.float32_matmul", "highest") != "highest"
         return 1.06 if fast and any(widest > 2**12 for *_, widest in facts.workload.paddable_outputs) else 1.0
 

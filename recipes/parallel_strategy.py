@@ -4,11 +4,11 @@ What it does: Trains on several GPUs. `ddp` keeps a model in each process and av
 pass; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among them. The global batch stays.
 
 Why it helps: Each GPU computes a part of the batch. With `ddp` the backward pass hides most of the communication.
-`fully_shard` makes room where the model, its gradients and the optimizer state do not fit into one GPU.
+`fully_shard` helps if the model, its gradients and the optimizer state do not fit into one GPU.
 
-When it does not: A small step is over before its gradients have arrived, and a small batch leaves each GPU too little
-to do. `fully_shard` sends more than `ddp`, and gains nothing where everything fits easily. `torch.nn.DataParallel` is
-not tried: it was slower than one GPU with every model.
+When it does not: A short step ends before its gradients have arrived, and with a small batch each GPU has too little to
+do. `fully_shard` sends more than `ddp`, and gains nothing if everything fits easily. `torch.nn.DataParallel` is not
+tried: it was slower than one GPU with every model.
 
 Numerics: exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
 
@@ -18,7 +18,7 @@ References: PyTorch documentation, Distributed Data Parallel and FSDP2. Li et al
 from advisor.recipe import TRAINING, Recipe, why_not_sharded
 from advisor.records import Bottleneck, Facts, Numerics, Proposal, Value, Values
 
-# Speed-up as a share of the number of GPUs, to order the trials: medians on two H200s, tests/gpu/RESULTS.md.
+# Speed-up divided by the number of GPUs, to order the trials: medians on two H200s, tests/gpu/RESULTS.md.
 _EFFICIENCY = {"ddp": 0.69, "fully_shard": 0.32}
 
 
@@ -62,5 +62,5 @@ fully_shard(model)
         if captured and value == "fully_shard":
             return "step.cuda_graph records the exchange of gradients of DistributedDataParallel only"
         if captured and value == "ddp" and settings.get("parallel.find_unused_parameters"):
-            return "the search for unused parameters asks the host in each step, which step.cuda_graph cannot record"
+            return "the search for unused parameters uses the host in each step, which step.cuda_graph cannot record"
         return super().conflict(value, settings)

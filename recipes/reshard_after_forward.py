@@ -1,11 +1,11 @@
 """Freeing gathered parameters after the forward pass
 
 What it does: With `true`, fully_shard frees a block's gathered parameters after its forward pass and gathers them again
-for the backward. With `false` they stay, and only gradients and optimizer state are divided.
+for the backward pass. With `false` they stay, and only gradients and optimizer state are sharded.
 
-Why it helps: One gathering less per step: a third less to send.
+Why it helps: `false` gathers parameters once less per step, which sends a third less.
 
-When it does not: Whole parameters stay in memory from forward to backward pass: keep `true` where they do not fit.
+When it does not: With `false`, whole parameters stay in memory until the backward pass. Keep `true` if they do not fit.
 
 Numerics: exact: the same gradients reach the optimizer.
 

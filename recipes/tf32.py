@@ -1,15 +1,15 @@
 """Precision of float32 products
 
 What it does: Lets float32 matrix products run on the tensor cores, which round their inputs to TensorFloat-32
-(`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; where that was switched off, it is
-switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
+(`torch.set_float32_matmul_precision("high")`). Convolutions do so by default; if your program has switched that off, it
+is switched on again. On a CPU `medium` lets products round their inputs to bfloat16.
 
 Why it helps: Products of rounded inputs are several times faster: TensorFloat-32 on Ampere and later GPUs, bfloat16 on
-CPUs with AMX (one and a half to four times). Neither the model nor the loop has to change.
+CPUs with AMX (1.5 to 4 times). Neither the model nor the loop has to change.
 
-When it does not: Nothing changes under autocast, with half-precision weights, or where the step waits for input or
-launches. A convolutional network gains in its linear layers only. On CUDA `medium` uses the same kernels as `high` so
-far. A CPU without AMX goes on in float32, by another library that can be slower; `high` changes nothing there.
+When it does not: There is no gain under autocast, with half-precision weights, or if the step waits for input or
+launches. A convolutional network gains only in its linear layers. On CUDA, `medium` uses the same kernels as `high` so
+far. On a CPU `high` changes nothing; without AMX, `medium` stays in float32 with another library, which can be slower.
 
 Numerics: close: inputs keep 10 of their 23 mantissa bits with `high`, 7 with `medium` on a CPU; sums stay in float32.
 
@@ -20,7 +20,7 @@ Cores. Hugging Face, Efficient training on a single GPU, TF32. PyTorch pull requ
 from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Proposal, Skip, Value
 
-# oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
+# On a CPU with AVX-512 BF16 but without AMX, oneDNN 3.13 did not use bfloat16, although it was permitted.
 _CPU_UNITS = "amx_bf16"
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
@@ -53,6 +53,6 @@ class Tf32(Recipe):
     def gain_for(self, facts: Facts, value: Value) -> float:
         if runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
-        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
-        # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
+        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x with autocast and on small models. A single
+        # product on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3

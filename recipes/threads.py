@@ -1,24 +1,24 @@
 """CPU threads
 
-What it does: Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's: one for each physical
-core.
+What it does: Sets how many threads share an operation (`torch.set_num_threads`). 0 is PyTorch's own number: one thread
+for each physical core.
 
 Why it helps: Fewer threads leave cores to the DataLoader's workers and to other programs, and wait less for each other
-on small operations. In a container PyTorch may count cores that it cannot use.
+in small operations. In a container PyTorch may count cores that it cannot use.
 
 When it does not: Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads
-share their vector units, so more threads than physical cores seldom help. Fewer gain less once other programs have
-ended.
+share vector units, so more threads than physical cores seldom help. If other programs caused the gain, it ends with
+them.
 
-Numerics: close: a sum that is divided among other threads is added up in another order.
+Numerics: close: another number of threads sums in another order.
 
 References: PyTorch documentation, torch.set_num_threads. PyTorch Performance Tuning Guide, Utilize OpenMP.
 """
 
 from advisor.recipe import CPU, Bottleneck, Facts, Proposal, Recipe, Skip, Stage, Value, WholeNumbers
 
-# Expected speed-up where other programs want cores: threads that are not running keep the others waiting. Unitless; a
-# cautious figure: beside nine programs one thread was ten times as fast as two and more (tests/gpu/RESULTS.md).
+# Expected speed-up if other programs want cores: all threads wait for a thread without a core. A factor; a cautious
+# figure: beside nine programs, one thread was ten times as fast as two and more (tests/gpu/RESULTS.md).
 _GAIN_IN_A_CROWD = 1.5
 
 
@@ -57,9 +57,9 @@ class Threads(Recipe):
 
 
 def _left_by_others(facts: Facts) -> int:
-    """Return how many threads get a core each beside other programs; 0 if all present threads do.
+    """Return how many threads get a core of their own beside other programs; 0 if all present threads do.
 
-    At least half of them: on cores that the baseline uses, other programs get half of the time at most.
+    The result is at least half of them: other programs get at most half of the time on the baseline's cores.
     """
     host = facts.hardware.host
     threads = min(facts.workload.threads, host.logical_cores)

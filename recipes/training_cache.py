@@ -3,12 +3,12 @@
 What it does: Sets `use_cache` to false in the configuration of a Hugging Face decoder. By default each call returns the
 keys and values of all layers for the next call, which training never reads. `generate` keeps them.
 
-Why it helps: Nothing is stored that nobody reads. It matters most for a compiler: the cache is longer by one entry at
-each layer, so layers that are otherwise alike are compiled one by one.
+Why it helps: No unused keys and values are stored. This matters most for a compiler: the cache has one more entry at
+each layer, so layers that are otherwise equal are compiled one by one.
 
 When it does not: A step that is not compiled gains little: the tensors exist anyway, for the backward pass. A loop that
-reads `past_key_values` in training, as over segments of a long text, needs the cache. Hugging Face's Trainer switches
-it off by itself. `save_pretrained` writes the change; `generate` keeps its cache after loading too.
+reads `past_key_values` in training (over segments of a long text) needs the cache. Hugging Face's Trainer switches it
+off by itself. `save_pretrained` writes the change; `generate` still keeps its cache after loading.
 
 Numerics: exact: the same products in the same order.
 

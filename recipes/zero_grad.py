@@ -6,11 +6,11 @@ default); `set_to_none=False`, which fills them with zeros; and `param.grad = No
 Why it helps: Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to
 zeros. Zeros cost one write and one extra read of every gradient.
 
-When it does not: PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. Against a long
-step, even filling with zeros can be too small to measure.
+When it does not: PyTorch drops gradients since version 2.0, so plain `zero_grad()` has the gain already. In a long
+step, even filling with zeros can be too short to measure.
 
-Numerics: exact where every trained parameter gets a gradient in every step. Where one gets none in some steps, the
-optimizer passes over it when dropped; when zeroed, weight decay and momentum still move it.
+Numerics: exact if every trained parameter gets a gradient in every step. If a parameter gets none in a step, the
+optimizer skips it after dropped gradients; after zeros, weight decay and momentum still move it.
 
 References: PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide. NVIDIA ECCV 2020.
 """

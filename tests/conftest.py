@@ -76,7 +76,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    """Collect no garbage meanwhile: the tests' imports leave none, and make objects by the hundred thousand."""
+    """Switch the garbage collector off during collection: imports make many objects and leave no garbage."""
     cache = getattr(session.config, "cache", None)  # which -p no:cacheprovider leaves out
     session.config.stash[SKIPPED] = frozenset(cache.get(SKIPPED_BEFORE, ()) if cache else ())
     gc.disable()
@@ -87,7 +87,7 @@ def pytest_collection(session):
 
 
 def pytest_collection_finish(session):
-    """Leave what is imported now out of garbage collections: they took a third of the tests' time."""
+    """Exclude imported objects from garbage collections, which took a third of the tests' time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # what the tests import later is looked at for garbage less often, too
@@ -110,7 +110,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
-    """Steps on tiny tensors in one thread: more of them only wait for one another, on a loaded machine for long."""
+    """Use one thread: with tiny tensors, more threads only wait for one another."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
         for backend in (torch.cuda, torch.xpu, torch.mtia):  # each keeps the text of the stack of each seed: half a ms
@@ -119,7 +119,7 @@ def pytest_runtest_setup():
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    """End what a test leaves behind: the state that Accelerate keeps for the process, and the workers of loaders.
+    """Clean up after a test: the state that Accelerate keeps for the process, and the workers of loaders.
 
     The garbage collector would end the workers, in whatever test it runs. Where a loader is part of a cycle, it closes
     the workers' queue first: they never hear that they shall end, and PyTorch waits five seconds for each of them.
@@ -135,14 +135,14 @@ def nothing_left():
 
 @pytest.fixture
 def own_state(tmp_path, monkeypatch):
-    """A state folder of the test's own."""
+    """Give the test its own state folder."""
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
     return tmp_path / "state"
 
 
 @pytest.fixture
 def flags_kept():
-    """The process's flags, as they were before the test."""
+    """Restore the process's flags after the test."""
     from process_state import state_put_back
 
     with state_put_back():
@@ -150,7 +150,7 @@ def flags_kept():
 
 
 def _tiers_to_run(config):
-    """The expression of -m, completed: what is left out unless it was asked for."""
+    """The expression of -m, completed by the tiers that run only if asked for."""
     wanted = config.option.markexpr
     left_out = [name for name in ON_DEMAND if name not in wanted]
     if not wanted and config.args_source is not pytest.Config.ArgsSource.ARGS:
@@ -159,7 +159,7 @@ def _tiers_to_run(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave files out that hold no test that -m asks for: importing them all takes a third of a minute."""
+    """Skip files without a test that -m asks for, because importing all files takes 20 seconds."""
     names = {*re.findall(r"\w+", config.option.markexpr)} - {"and", "or", "not"}
     if not collection_path.match("test_*.py") or names - MARKERS:
         return None
@@ -203,7 +203,7 @@ def state_of_sessions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def real_sessions(state_of_sessions):
-    """What sessions with real trials need: a state folder, one thread, and trials that are short in a long budget."""
+    """Prepare sessions with real trials: a state folder, one thread, and short trials despite a long budget."""
     from real_session import short_trials
 
     with short_trials(0.5), pytest.MonkeyPatch.context() as patch:
@@ -226,7 +226,7 @@ def one_rank(tmp_path):
 
 @pytest.fixture
 def fresh_compiler(monkeypatch):
-    """Nothing compiled before, in one process, and nothing left of it."""
+    """Start with an empty compiler cache, compile in this process, and clean up afterwards."""
     import torch
     from torch._dynamo.utils import counters
 

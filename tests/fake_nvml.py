@@ -82,7 +82,7 @@ class FakeNvml:
 
 
 def nvml(**kwargs):
-    """NVML over a fake that nobody else holds."""
+    """NVML over a fake that no other test uses."""
     return nvml_of(FakeNvml(**kwargs))
 
 

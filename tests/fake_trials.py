@@ -111,7 +111,7 @@ class FakeTrial:
         return self._answer
 
     def _warm_up(self) -> TrialResult | None:
-        """What the trial tells before it measures; its result where it ends there."""
+        """The trial's messages before it measures; its result if it ends there."""
         facts = self._trials.facts
         if self._spec.kind.inspects:
             self._listen(Inspected(facts.workload, facts.versions))
@@ -126,7 +126,7 @@ class FakeTrial:
         return None if self._answer.measured else replace(self._answer, wall_s=self._trials.trial_s)
 
     def _is_late(self, seconds: float) -> bool:
-        """Let time pass, and say whether the trial is given up before it is over."""
+        """Let time pass, and return whether the trial is given up before it ends."""
         ends_s = self._trials.now_s + seconds
         self._trials.now_s = min(ends_s, max(self._ends_s, self._trials.now_s))
         return ends_s > self._ends_s
@@ -139,7 +139,7 @@ class FakeTrial:
 
 
 class FakeRun(Run):
-    """A whole session on fake trials: what they are is for ``speed`` to say."""
+    """A whole session on fake trials, whose speeds the function ``speed`` gives."""
 
     def __init__(self, folder, speed: Speed, *, past=None, trials=None, **options):
         self.trials = trials or FakeTrials(speed)

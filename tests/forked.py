@@ -16,7 +16,7 @@ ENDS_WITHIN_S = 180.0
 
 
 class Program:
-    """A program that runs, as ``subprocess.Popen`` with pipes has it."""
+    """A running program with the interface of ``subprocess.Popen`` with pipes."""
 
     def __init__(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         self._written = Path(tempfile.mkdtemp())
@@ -25,7 +25,7 @@ class Program:
         fork_server.start(self._process)
 
     def ended(self) -> subprocess.CompletedProcess[str]:
-        """Wait for its end: its exit code and what it printed. Raises TimeoutError."""
+        """Wait for the program's end; return its exit code and its output. Raises TimeoutError."""
         self._process.join(ENDS_WITHIN_S)
         if self._process.exitcode is None:
             self._process.kill()
@@ -36,7 +36,7 @@ class Program:
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as ``python -c`` does, but torch is imported already."""
+    """Run a program as ``python -c`` does, with torch already imported."""
     return Program(code, *arguments).ended()
 
 

@@ -1,4 +1,4 @@
-"""Trials whose ranks are forked from their launcher, which has PyTorch imported, where torchrun is no question.
+"""Trials whose ranks are forked from their launcher with PyTorch imported, for tests that do not need torchrun.
 
 The launcher and the ranks are the real ones. Torchrun starts an interpreter for each rank, which imports for seconds.
 """
@@ -14,7 +14,7 @@ from advisor.records import TrialSpec
 
 
 def enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """As the runner's function of this name, in the trial's process."""
+    """Replace the runner's function of this name in the trial's process."""
     import torch.distributed.run
 
     from advisor.runner import trial_process

@@ -145,7 +145,7 @@ def known_of(
     baseline: TrialResult | None = None,
     hints: dict[str, object] | None = None,
 ) -> Known:
-    """What is known once the baseline of a workload was measured: of a small convolutional network on an H200."""
+    """The knowledge after the baseline of a small convolutional network on an H200."""
     facts, goal = facts or gpu_facts(), goal or Goal()
     request = Request(
         TargetSpec("made_up", "."),
@@ -170,7 +170,7 @@ def known_with(*runs: tuple[Settings, TrialResult], stack: Settings = BASELINE, 
 
 
 def decided(known: Known, values: dict[str, Value] | None = None, **decisions: str) -> Known:
-    """The same under these decisions, of which some are on one value."""
+    """The same knowledge with these decisions, some of which concern one value."""
     by_recipe = {recipe: Decision(decision) for recipe, decision in decisions.items()}
     return known.with_consent(replace(known.plan.consent, decisions=by_recipe, values=values or {}))
 

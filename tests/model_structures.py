@@ -43,7 +43,7 @@ every_way = pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code
 
 
 def scrambled(model):
-    """Weights, biases and running statistics that nothing about them is zero or one."""
+    """Set weights, biases and running statistics to values that are neither zero nor one."""
     generator = torch.Generator().manual_seed(1)
     for name, tensor in model.state_dict(keep_vars=True).items():
         if tensor.is_floating_point():

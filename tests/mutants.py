@@ -156,7 +156,7 @@ def passes(folder: Path, part: str, limit_s: float | None = LIMIT_S) -> bool:
 
 
 def surviving(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """Those that the tests pass with, run one by one in a copy of the checkout."""
+    """The mutants that the tests do not detect, run one by one in a copy of the checkout."""
     found = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         copied(folder := Path(name))

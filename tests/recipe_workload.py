@@ -57,7 +57,7 @@ def run_code(recipe, value, workload):
 
 
 def refusal(recipe, value, workload):
-    """Why a recipe does not apply a value to a workload; empty where it does. The workload may be changed."""
+    """The reason that a recipe does not apply a value to a workload; empty if it does. The workload may be changed."""
     try:
         recipe.apply(workload, value)
     except (AdvisorError, RuntimeError, ValueError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Batches of classes of one's own."""
+"""Batches of the user's own classes."""
 
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field

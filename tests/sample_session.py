@@ -221,12 +221,12 @@ def cancelled_history() -> list[events.Event]:
 
 
 def sample_request() -> Request:
-    """What was asked for in :func:`sample_history`."""
+    """The request of :func:`sample_history`."""
     return Request(target=TargetSpec("mymodel:build", "/home/ada/vision"))
 
 
 def cpu_request() -> Request:
-    """What was asked for in :func:`cpu_history`."""
+    """The request of :func:`cpu_history`."""
     return Request(target=TargetSpec("demo", "/home/ada"), budget_s=30.0)
 
 
@@ -269,7 +269,7 @@ def written(history: Iterable[events.Event] = (), request: Request | None = None
 
 
 def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
-    """The id of such a session."""
+    """The id of a session that is recorded on disk."""
     return written(history, request).session_id
 
 
@@ -387,7 +387,7 @@ def resnet_stack(baseline: BaselineRecord, *, confirmed: bool) -> StackRecord:
 
 
 def resnet_combinations() -> list[events.Event]:
-    """What was measured together on the way to the stack."""
+    """The combinations that were measured on the way to the stack."""
     half = {"precision.autocast": "bfloat16"}
     measured = (
         ({**half, "model.memory_format": "channels_last"}, 1.93, 5.51),

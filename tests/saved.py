@@ -1,4 +1,4 @@
-"""States as checkpoints keep them."""
+"""States, saved and loaded as in a checkpoint."""
 
 import io
 

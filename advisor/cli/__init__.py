@@ -1,1 +1,1 @@
-"""The command line: its grammar, its commands, and where errors become two lines and an exit code."""
+"""The command line: its grammar, its commands, and the handling of errors (two lines and an exit code)."""

@@ -1,7 +1,7 @@
-"""The command line's grammar: which command it names. A new command is a function in ``commands/`` and a line here.
+"""The grammar of the command line. A new command is a function in ``commands/`` and a line here.
 
 Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
-A command's file is loaded when the command is used, so that the app is on screen sooner.
+A command's file is loaded only when the command is used, so that the app is on screen sooner.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from importlib import import_module
 
 from advisor.cli.commands import measure
 
-# The commands: the module in ``commands/`` whose function ``run_COMMAND`` it is; how it is typed; what it does.
+# By command: the module in ``commands/`` with its function ``run_COMMAND``; how to type it; its description.
 COMMANDS = {
     "recipes": ("known", "recipes [ID]", "the speed-ups it knows"),
     "hardware": ("known", "hardware", "this machine"),
@@ -44,10 +44,10 @@ ABOUT = f"""\
 
 
 def parse(arguments: Sequence[str]) -> Callable[[], int | None]:
-    """The command of a command line: called, it runs and returns the exit code (None for 0), or raises AdvisorError.
+    """Return the command of a command line. To call it returns the exit code (None for 0) or raises AdvisorError.
 
-    A session's options are read here, those of other commands when it is called. Raises UsageError for a mistake;
-    ``--help`` and ``--version`` exit.
+    A session's options are read here, the options of another command when it is called. Raises UsageError for a
+    mistake; ``--help`` and ``--version`` exit.
     """
     if not arguments:
         return partial(print, f"{FIRST}\n\n`perf-advisor --help` lists all commands and options.")

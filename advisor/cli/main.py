@@ -1,4 +1,4 @@
-"""``perf-advisor`` on the command line: errors become two lines and an exit code, a bug of ours with its traceback.
+"""Runs ``perf-advisor``. An error becomes two lines and an exit code; a bug of ours is shown with its traceback.
 
 Importing this module loads neither torch nor rich nor textual; each command loads what it needs.
 """
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _guarded(arguments)
         output = take_streams()
         code = _guarded(sys.argv[1:])
-        gc.freeze()  # a person waits for the end: do not collect what ends with the process
+        gc.freeze()  # the person waits: do not collect objects that end with the process
         if problem := output.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2
@@ -30,17 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code; what it raises is shown as an error."""
+    """Run the command and return its exit code. Show an exception as an error."""
     try:
         with collector_waits():
             from advisor.cli.commands.measure import Measure
             from advisor.cli.grammar import parse
 
             command = parse(arguments)
-        if not isinstance(command, Measure):  # a session handles interrupts itself
+        if not isinstance(command, Measure):  # other commands end at once; a session handles interrupts itself
             INTERRUPTS.at_once()
         code = command() or ExitCode.OK
-        sys.stdout.flush()  # flushed here, where a reader that has left is no error
+        sys.stdout.flush()  # here, because a reader that has left (BrokenPipeError) is not an error
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output left, as `head` does
@@ -54,10 +54,10 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _explained(error: Exception) -> AdvisorError:
-    """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
+    """Return the error to show for an unexpected exception. An exception without a known cause is a bug of ours."""
     said = f"{type(error).__name__}: {error}"
     try:
-        os.getcwd()  # noqa: PTH109 - pathlib takes its time
+        os.getcwd()  # noqa: PTH109 - pathlib is slower
     except FileNotFoundError:
         return UsageError("the working directory was removed.", "Change to a folder that exists, and run again.")
     if refused := refusal_of(error):
@@ -70,7 +70,7 @@ def _explained(error: Exception) -> AdvisorError:
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:
-    """Print an error on stderr: one line for the problem, one for the remedy; then the details, when there are some."""
+    """Print an error on stderr: one line for the problem, one for the remedy, then the details if there are any."""
     from advisor.figures.formatting import plain, printable
 
     message, hint = (plain(" ".join(text.split())) for text in (message, hint))

@@ -1,6 +1,6 @@
 """All options of the command line, declared once by topic, for the parser and the help.
 
-An option's ``dest`` is the field of the record that it fills (``parser.given``). Readers of values raise UsageError.
+An option's ``dest`` is the field of a record (``parser.given``). Functions that read values raise UsageError.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def quantity(
     least: float = sys.float_info.min,
     most: float = math.inf,
 ) -> Callable[[str], float]:
-    """Return a parser for a number with one of these units, from ``least`` to ``most``. It raises UsageError."""
+    """Return a parser for a number from ``least`` to ``most`` with one of these units. The parser raises UsageError."""
 
     def parse_quantity(text: str) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower(), re.ASCII)
@@ -55,7 +55,7 @@ bytes_of = quantity("size", _BYTES, "Write a number and its unit, such as 16GiB,
 
 
 def score_of(text: str) -> float:
-    """A number of any sign. Raises UsageError for anything else."""
+    """Read a positive or negative number. Raises UsageError for anything else."""
     with contextlib.suppress(ValueError):
         if math.isfinite(score := float(text)):
             return score
@@ -63,14 +63,14 @@ def score_of(text: str) -> float:
 
 
 def budget_of(text: str) -> float:
-    """The seconds of a session. Raises UsageError for a number that may be seconds or minutes."""
+    """Read a session's budget in seconds. Raises UsageError for a small number without a unit (seconds or minutes?)."""
     if re.fullmatch(r"[1-9](\.\d+)?", text.strip(), re.ASCII):
         raise UsageError(f"{text!r} may be seconds or minutes.", f"Write the unit, as in {text.strip()}m.")
     return seconds_of(text)
 
 
 def shape_of(text: str) -> tuple[int, ...]:
-    """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
+    """Read the sizes in ``64x3x224x224``. Raises UsageError if one is not a positive whole number."""
     parts = re.split(r"[x,]", text.strip().lower())
     if not all(re.fullmatch(r"0*[1-9]\d{0,17}", part, re.ASCII) for part in parts):
         raise UsageError(f"{text!r} is not a shape.", "Write the batch size first, as in 64x3x224x224.")
@@ -78,7 +78,7 @@ def shape_of(text: str) -> tuple[int, ...]:
 
 
 def accepted_of(text: str) -> list[tuple[str, Value | None]]:
-    """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
+    """Read recipes, each with its value or None, from ``batch_size=64,half_weights``. Raises UsageError."""
     pairs: list[tuple[str, Value | None]] = []
     for name in names_of(text):
         recipe, equals, value = (part.strip() for part in name.partition("="))
@@ -90,7 +90,7 @@ def accepted_of(text: str) -> list[tuple[str, Value | None]]:
 
 
 def key_map_of(text: str) -> list[tuple[str, str]]:
-    """The settings and their paths in a config, from ``precision.autocast=trainer.precision,…``. Raises UsageError."""
+    """Read settings and their paths in a config from ``precision.autocast=trainer.precision,…``. Raises UsageError."""
     pairs = [tuple(part.strip() for part in item.partition("=")[::2]) for item in text.split(",")]
     if not all(key and path for key, path in pairs):
         hint = "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
@@ -99,7 +99,7 @@ def key_map_of(text: str) -> list[tuple[str, str]]:
 
 
 def existing(is_there: Callable[[str], bool], problem: str, hint: str) -> Callable[[str], str]:
-    """Return a parser for the path of something that is there, which it makes absolute. It raises UsageError."""
+    """Return a parser that makes an existing path absolute. The parser raises UsageError for other paths."""
 
     def parse_path(text: str) -> str:
         if not is_there(text):
@@ -114,13 +114,13 @@ script_of = existing(is_file, "there is no file {}.", "Name the script that trai
 
 
 def gpus_of(text: str) -> int:
-    """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
+    """Read the number of GPUs to measure on; 0 means all. Raises UsageError for anything else."""
     hint = "Write one such as 2, or all; --device cpu uses none."
     return 0 if text.strip().lower() == "all" else count_of(text, hint)
 
 
-# Options by their names, each with the arguments of ``add_argument`` for it; the function at ``type`` reads its value.
-# What is not given is None: the records have the defaults.
+# Options by name, each with its arguments for ``add_argument``; the function under ``type`` reads the value.
+# An option that is not given is None, because the records have the defaults.
 Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -129,7 +129,7 @@ def _flag(about: str, **more: Any) -> dict[str, Any]:
 
 
 def _value(metavar: str, about: str, read: Callable[[str], Any] = str, **more: Any) -> dict[str, Any]:
-    """An option with a value. It may be given again if its action is ``extend``, for lists, or ``append``."""
+    """An option with a value. With the action ``extend`` (for lists) or ``append`` it may be given several times."""
     return {"metavar": metavar, "help": about, "type": read, **more}
 
 
@@ -190,7 +190,7 @@ _FILES: Options = {
     "--config-kind": _value("KIND", f"the framework of the config, if not recognised: {_KINDS}", choice_of(ConfigKind)),
     **REPORTS,
 }
-# The options of measuring by topics of the help, each with its title and a text.
+# The options of a session by topic of the help; each topic has a title and a text.
 TOPICS: Mapping[str, tuple[str, str, Options]] = {
     "targets": (
         "what is measured",
@@ -210,7 +210,7 @@ TOPICS: Mapping[str, tuple[str, str, Options]] = {
 }
 OPTIONS: Options = {
     **{name: arguments for *_, options in TOPICS.values() for name, arguments in options.items()},
-    # of other commands; those without dashes stand in their places
+    # Options of other commands. Those without dashes are positional arguments.
     "session": {"metavar": "SESSION", "nargs": "?", "default": "", "help": "its id; default: the latest"},
     "settings": {"metavar": "SETTINGS", "help": "the file that --export wrote, as in tuned.yaml"},
     "target": {"metavar": "TARGET", "help": "what it is for, as in mymodel:build"},

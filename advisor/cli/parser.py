@@ -1,4 +1,4 @@
-"""A parser of options whose errors are ours; what several commands read of the command line, and check before all."""
+"""A parser of options that raises our errors, and the reading and checking of options that several commands share."""
 
 import argparse
 import difflib
@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 
 def given(record: type[_R], options: argparse.Namespace, **more: Any) -> _R:
-    """A record whose fields are the options that were given. ``more`` are further fields, or other values of fields."""
+    """Return a record filled from the options that were given. ``more`` adds fields or replaces their values."""
     of_record = {field.name for field in fields(record)}  # type: ignore[arg-type]
     found = {name: value for name, value in vars(options).items() if name in of_record and value is not None}
     once = {name: tuple(dict.fromkeys(value)) for name, value in found.items() if isinstance(value, list)}
@@ -35,16 +35,16 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning on standard error, as text that steers no terminal."""
+    """Print a warning on standard error, without control characters of a terminal."""
     print(f"warning: {plain(text)}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of a command that raises UsageError in place of printing its usage and exiting.
+    """A command's ArgumentParser, which raises UsageError instead of printing its usage and exiting.
 
-    ``about`` is the text of the help: the docstring of the function that runs the command. ``places`` are the
-    arguments of a command that passes on all that follows the first ``--``, to a target or a script (``of``): as
-    ``arguments`` of its options.
+    ``about`` is the text of the help: the docstring of the function that runs the command. A command with ``places``
+    (its positional arguments) passes all words after the first ``--`` on to a target or a script (``of``); they are
+    the ``arguments`` in the parsed options.
     """
 
     def __init__(self, name: str, about: str | None, places: str = "", of: str = "target", **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         self._help_hint = f"`{prog} --help` lists what there is."
 
     def add(self, *names: str, group: argparse._ActionsContainer | None = None, **changes: Any) -> None:
-        """Add options of the table, with these changes. Errors in a value name the option."""
+        """Add options from ``OPTIONS``, with these changes. An error in a value names the option."""
         for name in names:
             arguments = {**OPTIONS[name], **changes}
             if read := arguments.get("type"):
@@ -63,11 +63,11 @@ class Parser(argparse.ArgumentParser):
             (group or self).add_argument(name, **arguments)
 
     def add_limit(self) -> None:
-        """Add the budget of a command that is no session."""
+        """Add the option --budget of a command that does not run a session."""
         self.add("--budget", type=seconds_of, default=120.0, help="90s, 2m (the default)")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of a command line. Raises UsageError."""
+        """Return the options of a command line. Raises UsageError."""
         end = [*arguments, "--"].index("--") if self._passes_on else len(arguments)
         passed_on = argparse.Namespace(arguments=tuple(arguments[end + 1 :]))
         options, extra = self.parse_known_args(arguments[:end], passed_on)
@@ -84,25 +84,25 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"there is no option {option}.", hint + self._help_hint)
 
     def error(self, message: str) -> NoReturn:
-        """Turn argparse's own complaints into ours."""
+        """Raise argparse's errors as UsageError."""
         raise UsageError(f"{message}.", self._help_hint)
 
 
 def target_of(target: str, options: argparse.Namespace) -> TargetSpec:
-    """The target of this name under these options. Raises UsageError for a config that cannot be read.
+    """The target of this name, with these options. Raises UsageError for a config that cannot be read.
 
-    Without a name it is that of a session to resume, and has that session's config.
+    An empty name stands for the target of the session to resume, which has its own config.
     """
     config = None
     if options.config_path and target:
-        from advisor.files.config_file import read_config  # YAML takes its time
+        from advisor.files.config_file import read_config  # late: YAML is slow to import
 
         config = read_config(options.config_path)
     return given(TargetSpec, options, target=target, directory=str(Path.cwd()), config=config)
 
 
 def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
+    """The given options for torchrun; empty on one machine. Raises UsageError if the endpoint is missing."""
     if options.rdzv_endpoint:
         meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
         return ("--nnodes", str(options.machines), *meeting)
@@ -114,7 +114,7 @@ def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _check_recipes(options: argparse.Namespace) -> None:
     """Raise UsageError for an id, a key or a value that no recipe has, and for a recipe both chosen and skipped."""
-    lists = vars(options).get  # a command has some of these
+    lists = vars(options).get  # a command need not have all of these options
     accept: list[tuple[str, Value | None]] = lists("accept") or []
     named_by = {"--only": lists("only"), "--skip": lists("skip"), "--accept": [name for name, _ in accept]}
     keys = [key for key, _ in lists("key_map") or ()]
@@ -139,7 +139,7 @@ def _check_recipes(options: argparse.Namespace) -> None:
 
 
 def outputs_of(options: argparse.Namespace) -> Outputs:
-    """The files to write by these options, all of which are checked. Raises UsageError."""
+    """The files that these options ask for, after checking all of them. Raises UsageError."""
     _check_recipes(options)
     key_map = dict(vars(options).get("key_map") or ())
     outputs = given(Outputs, options, key_map=key_map)
@@ -151,7 +151,7 @@ def outputs_of(options: argparse.Namespace) -> Outputs:
 
 
 def check_outputs(outputs: Outputs) -> None:
-    """Raise UsageError for a file that could not be written at the end, before anything is measured."""
+    """Raise UsageError for a file that cannot be written. The check runs before anything is measured."""
     taken = {os.path.realpath(path): "--config"} if (path := outputs.config_path) and "\0" not in path else {}
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
@@ -161,11 +161,11 @@ def check_outputs(outputs: Outputs) -> None:
         format_for(option, text, outputs)
         other = taken.setdefault(os.path.realpath(text), option)
         if option != other and (other, option) != ("--config", "--export"):  # the export may patch the config in place
-            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
+            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a different file.")
 
 
 def check_export(outputs: Outputs, target: TargetSpec) -> None:
-    """Raise UsageError where the export would replace a file that is not ours, unless that is the config to patch."""
+    """Raise UsageError if the export would replace a file that is neither ours nor the config to patch."""
     path, config = outputs.export_path, outputs.config_path
     if path and not (config and os.path.realpath(path) == os.path.realpath(config)):
         with named("--export"):
@@ -173,5 +173,5 @@ def check_export(outputs: Outputs, target: TargetSpec) -> None:
 
 
 def shows_the_app() -> bool:
-    """Whether standard input and output are a terminal that the app can draw on; a dumb one, as in Emacs, is not."""
+    """Whether standard input and output are a terminal that can show the app (a dumb one, as in Emacs, cannot)."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

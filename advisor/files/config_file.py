@@ -13,19 +13,19 @@ import yaml
 from advisor.errors import UsageError
 from advisor.files.paths import content_of
 
-# What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
+# The errors of PyYAML for a text that it cannot read: its own, and Python's errors for a bad number or date.
 YAML_FAILURES = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 _SHOWN = 40  # characters of a bad value in a message
-_YAML = ("", ".yaml", ".yml")  # endings; files with others are read as YAML too, and refused with another hint
+_YAML = ("", ".yaml", ".yml")  # endings of YAML; another unknown ending is read as YAML too, but has another hint
 _OF_SETTINGS = re.compile(r"\w+\.\w|perf_advisor$")
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also takes ``1e-3`` for a number, and names the line of a bad value."""
+    """PyYAML's safe loader, which also reads ``1e-3`` as a number, and names the line of a bad value."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Make the value of a node. Raises ConstructorError where a word is not of the type that its tag names."""
+        """Make the value of a node. Raises ConstructorError if the text does not fit the type that its tag names."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
@@ -34,11 +34,11 @@ class ConfigLoader(yaml.SafeLoader):
             problem = f"{node.value[:_SHOWN]!r} cannot be read as {node.tag.rpartition(':')[2]}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
-    of_pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] = dict  # a mapping of JSON
+    of_pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] = dict  # makes a mapping of JSON
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, which puts quotes around words that the loader would take for numbers."""
+    """PyYAML's safe dumper, which also quotes words that ConfigLoader would read as numbers."""
 
 
 for _reader_or_writer in (ConfigLoader, _Dumper):
@@ -46,21 +46,21 @@ for _reader_or_writer in (ConfigLoader, _Dumper):
 
 
 class TagsAsWritten(ConfigLoader):
-    """Reads a value behind a tag such as ``!include`` as text; refuses tags of Python objects, but for tuples."""
+    """Reads a value after a tag such as ``!include`` as text. Of the tags of Python objects, it allows only tuples."""
 
 
 class SettingsLoader(ConfigLoader):
-    """Reads a tagged value as null, unless it is all, and refuses a setting that stands twice."""
+    """Reads a tagged value as null. Refuses a document that is tagged as a whole, and a setting that is given twice."""
 
     @staticmethod
     def of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make a mapping of JSON. Raises ValueError for a setting that stands twice."""
+        """Make a mapping of JSON. Raises ValueError for a setting that is given twice."""
         for name in _repeated(name for name, _ in pairs):
             raise ValueError(f"{name[:_SHOWN]!r} stands there twice")
         return dict(pairs)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Make a mapping. Raises ConstructorError for a setting that stands twice."""
+        """Make a mapping of YAML. Raises ConstructorError for a setting that is given twice."""
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         keys = [key for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
         for name in _repeated(key.value for key in keys):
@@ -74,14 +74,14 @@ class SettingsLoader(ConfigLoader):
         return super().construct_mapping(node, deep)
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Make the document. Raises ConstructorError where all of it is behind an unknown tag, and nothing is left."""
+        """Make the document. Raises ConstructorError if the whole document is behind an unknown tag."""
         if node.tag not in self.yaml_constructors:
             raise yaml.constructor.ConstructorError(None, None, f"all of it is behind {node.tag}", node.start_mark)
         return super().construct_document(node)
 
 
 def _repeated(keys: Iterable[str]) -> list[str]:
-    """The keys of settings, or of their section, that stand there more than once; other programs may repeat theirs."""
+    """The repeated keys that are settings or their section. Keys of other programs may repeat."""
     return [key for key, count in Counter(keys).items() if count > 1 and _OF_SETTINGS.match(key)]
 
 
@@ -105,7 +105,7 @@ def is_toml(path: str | Path) -> bool:
 
 
 def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) -> Any:
-    """Parse a text in the format of its ``source``, a file's name. Raises UsageError when it cannot be read."""
+    """Parse a text in the format that the file name ``source`` ends with. Raises UsageError if it is not valid."""
     suffix, hint = Path(source).suffix.lower(), "Fix the file and try again."
     form = {".toml": "TOML", ".json": "JSON", ".jsonc": "JSON"}.get(suffix, "YAML")
     try:
@@ -128,7 +128,7 @@ def dumped(data: Any, **options: Any) -> str:
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping."""
+    """Read the user's config for ``build(config)``. Raises UsageError if it cannot be read or is not a mapping."""
     data = parsed(read_text(path), path, TagsAsWritten)
     if not isinstance(data, dict | None):
         raise UsageError(
@@ -139,10 +139,10 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str | Path) -> str:
-    """A UTF-8 file's text with its own line endings. Raises UsageError, with the reason, when it cannot be read."""
+    """Read a UTF-8 file with its own line endings. Raises UsageError with the reason if it cannot be read."""
     try:
         return content_of(path).decode()
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
+    except (OSError, ValueError) as error:  # ValueError: the text is not UTF-8, or the path is impossible
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path} cannot be read: {why}", "Check the path and that it is a UTF-8 text file.") from error
 

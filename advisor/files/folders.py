@@ -1,6 +1,6 @@
-"""Folders of our own: the state folder, with journals, hints and the chosen theme; and one for temporary files.
+"""Folders of our own: the state folder (journals, hints, the chosen theme) and the folder for temporary files.
 
-Sockets lie in the latter, so its path is short. Where the process is killed, its fork server removes it.
+The temporary folder holds sockets, so its path is short. If the process is killed, its fork server removes the folder.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from typing import TypeVar
 from advisor.errors import UsageError
 from advisor.files.paths import content_of
 
-# What a socket's path may have, in bytes, less what multiprocessing names the socket: 104 on macOS, 108 on Linux.
+# The longest path of the folder, in bytes: a socket's path (104 on macOS, 108 on Linux) less multiprocessing's name.
 _LONGEST = 104 - len("/listener-12345678") - 1
 _NAME = "perf-advisor"
 _PREFIX = f"{_NAME}-{os.getuid()}-"
@@ -24,7 +24,7 @@ RecordT = TypeVar("RecordT")
 
 @cache
 def scratch_folder() -> Path:
-    """The folder, which ends with this process. Raises UsageError where there is no room for one."""
+    """The temporary folder, which is removed when this process ends. Raises UsageError if none can be made."""
     usual = ""
     with suppress(OSError):
         usual = tempfile.gettempdir()
@@ -41,7 +41,7 @@ def scratch_folder() -> Path:
 
 
 def replace_whole(path: Path, content: bytes, mode: int) -> None:
-    """Write a file in one piece, so that a reader sees the old content or the new. Raises OSError."""
+    """Write a file atomically, so that a reader sees the old content or the new, never a part. Raises OSError."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -59,13 +59,13 @@ def state_folder() -> Path:
     """The user's state folder; ``PERF_ADVISOR_STATE`` names another. It need not exist yet."""
     if override := os.environ.get("PERF_ADVISOR_STATE"):
         return Path(override)
-    from platformdirs import user_state_path  # late, as msgspec below: the command line is checked without them
+    from platformdirs import user_state_path  # late, as msgspec below: checking the command line needs neither
 
     return user_state_path(_NAME)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its user may enter, as those above it in the state folder. Raises OSError."""
+    """Make a folder, and its parents inside the state folder, that only the user may enter. Raises OSError."""
     ours = state_folder()
     for path in (ours, *reversed([one for one in folder.parents if ours in one.parents]), folder):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def make_private(folder: Path) -> None:
 
 
 def read_record(name: str, empty: RecordT) -> RecordT:
-    """A record of the state folder; ``empty`` where its file is missing, broken or of another form."""
+    """Read a record from the state folder; ``empty`` if its file is missing, broken or of another form."""
     import msgspec
 
     try:
@@ -84,7 +84,7 @@ def read_record(name: str, empty: RecordT) -> RecordT:
 
 
 def write_record(name: str, record: object) -> None:
-    """Store a record in a file of the state folder. It can be made again, so a full disk is no error."""
+    """Store a record in the state folder. A full disk is no error, because the record can be made again."""
     import msgspec
 
     path = state_folder() / name

@@ -1,4 +1,4 @@
-"""Paths that a person may write in any way, with a NUL or too long; and whether the code of a file is the user's."""
+"""Checks of paths as a person may write them (with a NUL, too long), and whether a file is the user's own code."""
 
 import os
 import stat
@@ -13,18 +13,18 @@ INSTALLED = ("/site-packages/", "/dist-packages/")  # the folders that packages 
 _LIBRARY = Path(os.__file__).parent
 _PYTHONS = ("<frozen ", f"{_LIBRARY}/", f"{_LIBRARY.resolve()}/")
 
-# Files of weights, and of models of other programs, by their endings: PyTorch can run none of them by itself.
+# Endings of files with weights, or with models of other programs: PyTorch cannot run them by itself.
 _NO_MODELS = (".onnx", ".safetensors", ".ckpt", ".bin", ".h5", ".keras", ".tflite", ".gguf")
 _NO_TARGETS = (".yaml", ".yml", ".toml", ".json")
 EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")  # endings of exported models, which are targets
 
 
-# These answer False, too, for a name that no file can have. Path's own methods raise OSError for one that is too long.
+# These return False for an impossible name. The methods of Path raise OSError for a name that is too long.
 is_file, is_folder, exists = os.path.isfile, os.path.isdir, os.path.exists
 
 
 def content_of(path: str | Path, most_bytes: int = 16 * 2**20) -> bytes:
-    """The content of a file. Raises OSError for a larger one, and for a pipe or a device, which may never end."""
+    """The content of a file. Raises OSError for a larger file, and for a pipe or a device, which may never end."""
     if not stat.S_ISREG((found := Path(path).stat()).st_mode) and not Path(path).samefile(os.devnull):
         raise OSError("it is a folder, a pipe or a device")
     if found.st_size > most_bytes:
@@ -38,12 +38,12 @@ def is_pythons_own(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to Python, to an installed package or to this one; else it is the user's."""
+    """Whether a file belongs to Python, to an installed package or to perf-advisor. Other files are the user's."""
     return is_pythons_own(file) or any(part in file for part in (*INSTALLED, f"{PACKAGE}{os.sep}"))
 
 
 def check_target(target: str, directory: str | Path) -> None:
-    """Raise TargetError for a target that names a file, where that is missing, a folder, or no model and no Python.
+    """Raise TargetError if a target names a file that is missing, a folder, or neither a model nor Python code.
 
     A target that names a module, a model of a library, or the demo passes.
     """
@@ -72,7 +72,7 @@ def check_target(target: str, directory: str | Path) -> None:
     elif suffix in _NO_MODELS and is_file(path):
         problem = f"{name} holds weights, or a model of another program."
         hint = (
-            "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
+            "Write a build() that makes the PyTorch model and, if it can, loads these weights. Then name it: "
             "mymodel.py:build."
         )
     elif ("/" in name or name.endswith((".py", *EXPORTED))) and not is_file(path):

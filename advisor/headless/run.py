@@ -1,4 +1,4 @@
-"""A session without the app, from its start to its exit code; a progress line for each result on standard error."""
+"""Runs a session without the app, with a progress line for each result on standard error."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ from advisor.report.whole import summary_sections
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
-_ALMOST = 0.99  # the largest share of the work that is shown as done before the session has ended
+_ALMOST = 0.99  # the largest progress, as a share, that is shown before the session has ended
 
 
 class HeadlessReporter:
     """Takes a session's events, keeps its state, and writes a line for each event that a person waits for.
 
-    The summary at the end lists what was not tried.
+    A setting that was not tried gets no line: the summary at the end lists it.
     """
 
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
-        self._last: dict[str, object] = {}  # the last verdict on a candidate, by its label; the last line on the stack
+        self._last: dict[str, object] = {}  # by label: the last verdict on a candidate, or the last line on the stack
         self._share = 0.0
         self._taking = threading.Lock()
         self._closed = False
 
     def close(self) -> None:
-        """Ignore events that an interrupted session still posts: the report shows the present state."""
+        """Ignore further events of an interrupted session, so that the report shows the present state."""
         with self._taking:
             self._closed = True
 
@@ -68,7 +68,7 @@ class HeadlessReporter:
         with self._taking:
             if self._closed:
                 return
-            lines = list(self._lines(event))  # before the state has the event: some lines say what is new
+            lines = list(self._lines(event))  # before the event changes the state: a line may need the old state
             self.state.apply(event)
             for line in lines:
                 self._tell(line)
@@ -79,7 +79,7 @@ class HeadlessReporter:
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
-        """Write a line behind the share that is done, which never falls and is 100 % only at the end."""
+        """Write a line after the progress in percent, which never falls and is 100 % only at the end."""
         finished = self.state.finished
         over = finished is not None and not finished.cancelled and self.state.failure is None
         self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
@@ -95,7 +95,7 @@ class HeadlessReporter:
                 yield ", ".join((*figures.gpu_names(hardware), f"CPU {rows['CPU']}", f"memory {rows['Memory']}"))
                 yield from filter(None, (hardware.gpu_note,))
             case events.SourceRead(files, _, problems):
-                if files:  # which of the findings matter is known once the loop has been inspected
+                if files:  # the findings come later: the loop's inspection shows which of them matter
                     yield f"read {counted(len(files), 'file')} of your source, for habits that cost time"
                 yield from problems
             case events.StageStarted(stage) if stage != "done":
@@ -114,10 +114,10 @@ class HeadlessReporter:
             case events.TrialsPlanned(candidates, skipped) if not self.state.planned:
                 reasons = f"; {len(skipped)} recipes skipped, with the reasons at the end" if skipped else ""
                 yield f"{counted(len(candidates), 'candidate')} to try{reasons}"
-            case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary says why not
-                # No line while it was only measured with others.
+            case events.TrialMeasured(record) if record.verdict is not Verdict.SKIPPED:  # the summary has the reason
+                # A candidate that was only measured together with others has no figure of its own, so no line.
                 if record.alone or record.contribution is not None or not record.result.measured:
-                    found = (record.verdict, record.confirmed and record.alone)  # not each shift of its interval
+                    found = (record.verdict, record.confirmed and record.alone)  # a new interval alone is no news
                     yield from self._unless_said(record.label, self._trial_line(record), found)
             case events.StackMeasured(record):
                 line = self._stack_line(record)
@@ -134,13 +134,13 @@ class HeadlessReporter:
                 yield f"{words} after {format_seconds(session_s)}"
 
     def _unless_said(self, about: str, line: str, found: object) -> Iterator[str]:
-        """The line, unless the last one about this candidate, or the settings together, said the same."""
+        """Yield the line if ``found`` differs from the last finding about this candidate or combination."""
         if self._last.get(about) != found:
             yield line
         self._last[about] = found
 
     def _trial_line(self, record: TrialRecord) -> str:
-        """The line on a candidate: its effect, or why it has none."""
+        """The line about a candidate: its effect, or the reason that it has none."""
         name, words = record.candidate.name, figures.effect_words(record)
         if not record.result.measured:
             name, words = record.label, format_outcome(record.result)
@@ -153,7 +153,7 @@ class HeadlessReporter:
         return f"{name}  {words}{doubt}"
 
     def _stack_line(self, stack: StackRecord) -> str:
-        """The line on the settings together: their effect, or why there is none."""
+        """The line about the combination: its effect, or the reason that there is none."""
         if not stack.settings:
             return f"together: {no_result(self.state)[0]}"
         settings = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
@@ -164,7 +164,7 @@ class HeadlessReporter:
         return f"together: {settings}  {effect}"
 
     def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:
-        """The gain in the figure of the session's goal; of a speed-up with the verdict where it shows a change."""
+        """The gain in terms of the session's goal. A speed-up that is a clear change has its verdict added."""
         if (by := self.state.yardstick) and not by.goal.by_time:
             return by.effect(result, comparison)
         words = format_ratio(comparison)
@@ -177,7 +177,7 @@ _SIGNAL_CHECK_S = 0.05
 
 
 def open_session(request: Request, past: PastSession | None, emit: Callable[[Event], None]) -> Session:
-    """A session with its journal and its trial processes, ready to run."""
+    """Return a session with its journal and its trial processes, ready to run."""
     from advisor.experiment.session import Session
     from advisor.runner.trials import Runner
 
@@ -187,11 +187,11 @@ def open_session(request: Request, past: PastSession | None, emit: Callable[[Eve
 
 
 def run_headless(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
-    """Run a session, or take up a past one, to its end; report it, write the outputs, and return the exit code.
+    """Run a new session, or resume a past one; then report it, write the outputs, and return the exit code.
 
-    SIGINT, SIGTERM and SIGHUP end the session; what was measured until then is reported and written. Raises
-    AdvisorError when the session failed or an output could not be written, after all else is done; and
-    KeyboardInterrupt when a second signal came and the session had not ended.
+    SIGINT, SIGTERM and SIGHUP end the session; the results so far are reported and written. Raises AdvisorError at
+    the end if the session failed or an output could not be written. Raises KeyboardInterrupt if a second signal
+    comes before the session has ended.
     """
     reporter = HeadlessReporter(sys.stderr)
     with INTERRUPTS.handled():
@@ -219,9 +219,9 @@ def run_headless(request: Request, outputs: Outputs, past: PastSession | None = 
 
 
 def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[str], None]) -> bool:
-    """Run a part of the session in a thread, which no signal interrupts. Return whether it has ended.
+    """Run a part of the session in a thread, because signals interrupt no thread. Return whether the part has ended.
 
-    The first signal ends it early; after the second this function does not wait for its end.
+    The first signal cancels the session; after the second signal, this function no longer waits.
     """
     worker, cancelled = threading.Thread(target=part, name="session", daemon=True), False
     worker.start()
@@ -235,7 +235,7 @@ def _run_in_thread(session: Session, part: Callable[[], None], say: Callable[[st
 
 
 def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: Session) -> Written:
-    """Write the files, then the summary: whoever reads our output may leave."""
+    """Write the files first, then the summary, because the reader of our output may leave."""
     state, catalog = reporter.state, load_catalog(request.recipe_folders)
 
     def verify(exported: Exported) -> None:

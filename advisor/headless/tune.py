@@ -1,4 +1,4 @@
-"""``advisor.tune``: a session from a notebook or a program, with its result as an object."""
+"""``advisor.tune``: runs a session from a notebook or a program, and returns its result as an object."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def tune(
 
 
 def program_left_alone() -> AbstractContextManager[None]:
-    """A context in which new processes do not run the calling program, as those of multiprocessing do."""
+    """A context in which the processes of multiprocessing do not run the calling program again."""
     original = multiprocessing.spawn.get_preparation_data
 
     def without_main(name: str) -> dict[str, Any]:
@@ -102,10 +102,10 @@ def program_left_alone() -> AbstractContextManager[None]:
 
 
 class Tuned:
-    """The result of a session. In a notebook it shows its report.
+    """The result of a session. A notebook shows it as the report.
 
-    ``settings`` are the ones that an export would hold: empty where nothing is measurably better, unless a person
-    accepted it. Then ``speedup`` is None.
+    ``settings`` are the settings that an export writes: those that are measurably better, and those a person accepted.
+    ``speedup`` is None if they are not measurably better.
     """
 
     def __init__(self, state: SessionState, request: Request) -> None:
@@ -115,17 +115,17 @@ class Tuned:
 
     @property
     def settings(self) -> Mapping[str, Value]:
-        """The settings that won together, by their keys."""
+        """The settings of the best combination, by their keys."""
         return dict(settings_to_export(self._state))
 
     @property
     def speedup(self) -> float | None:
-        """Samples per second with the settings over those without; None where they are not measurably better."""
+        """Samples per second with the settings, divided by those without; None if they are not measurably better."""
         stack = self._state.stack
         return stack.comparison.speedup if stack_helps(self._state) and stack and stack.comparison else None
 
     def report(self, path: str | Path | None = None) -> str:
-        """The report as Markdown; with a path it is written there, as HTML where that ends in .html."""
+        """Return the report as Markdown. With a path, write it there and return it (HTML if the path ends in .html)."""
         text = self._content("--report", str(path or "report.md"))
         if path is not None:
             write_atomically(str(path), text)
@@ -138,11 +138,11 @@ class Tuned:
         return Tuning(self.settings, self._catalog).prepare(*objects)
 
     def save(self, path: str | Path) -> None:
-        """Write the settings: a YAML file for ``advisor.load``, or where it ends in .py a module of plain PyTorch."""
+        """Write the settings: YAML for ``advisor.load`` or, if the path ends in .py, a module of plain PyTorch."""
         write_atomically(str(path), self._content("--export", str(path)))
 
     def _content(self, option: str, path: str) -> str:
-        """The file that this option of the command line would write to this path."""
+        """The text of the file that this command-line option would write to this path."""
         found = Found(self._state, self._request, Outputs(), self._catalog)
         [file] = format_for(option, path, found.outputs).files(found, path)
         return str(file.content())
@@ -154,14 +154,14 @@ class Tuned:
         return f"Tuned({self.speedup:.2f}x with {settings})"
 
     def _repr_html_(self) -> str:
-        """The whole report in a frame of its own: its styles and the notebook's leave each other alone."""
+        """The whole report in a separate frame, so that its styles and the notebook's do not mix."""
         page = self._content("--report", "report.html")
         style = f"width:100%;height:{_FRAME_PX}px;border:0"
         return f'<iframe title="perf-advisor" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def target_of(workload: Any) -> str:
-    """The target that names a workload: a text as it is, a function by its module, anything else in a file of its own.
+    """The name of a workload as a target: a text as it is, a function by its module, another object by a new file.
 
     Raises UsageError for an object that no other process could read.
     """
@@ -170,12 +170,12 @@ def target_of(workload: Any) -> str:
     module, name = getattr(workload, "__module__", "__main__"), getattr(workload, "__qualname__", "")
     if module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is workload:
         return f"{module}:{name}"
-    import cloudpickle  # late: only what has no name that can be imported needs it
+    import cloudpickle  # late: only objects that cannot be imported by name need it
 
     name = name or type(workload).__name__
     try:
         content = cloudpickle.dumps(workload)
-    except Exception as error:  # whatever an object's own reduction raises
+    except Exception as error:  # an object's own __reduce__ may raise anything
         raise UsageError(
             f"{name} cannot be handed to the processes that measure it: {error}.",
             "Put build() into a file, in a notebook by `%%writefile mymodel.py` as the first line of its cell, and "

@@ -1,4 +1,4 @@
-"""Recipes: all that a recipe imports from here: their contract, what several share, and the records they speak of."""
+"""All names that a recipe needs from this project: the contract, shared base classes, and records."""
 
 from advisor.inlined.code import code_of
 from advisor.recipe.bases import *

@@ -1,4 +1,4 @@
-"""Bases of recipes for a DataLoader, and of those for several GPUs."""
+"""Base classes of recipes for a DataLoader and of recipes for several GPUs."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ NO_LOADER = "the data does not come from a DataLoader"
 STRATEGY = "parallel.strategy"
 SINGLE = "single"
 PARALLEL = "parallel."
-# Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
+# Sharding is not tried if parameters, gradients and optimizer state take less than this share of one GPU's memory.
 _FITS_EASILY = 0.25
 _CODE = """\
 # under torchrun, after torch.distributed.init_process_group()
@@ -33,16 +33,16 @@ class Expression(str):
 class LoaderRecipe(Recipe):
     """A recipe that rebuilds a DataLoader with other constructor arguments."""
 
-    imported: ClassVar[str] = ""  # an import of what ``code`` defines, for a script of which a person reviews each line
-    module: ClassVar[str] = ""  # the one with the functions that the arguments call, named as for ``code_of``
-    without_workers: ClassVar[str] = ""  # of a recipe about workers: why it leaves a loader without them alone
+    imported: ClassVar[str] = ""  # an import that replaces the definitions of ``code`` in a person's changed script
+    module: ClassVar[str] = ""  # the module with the functions that the arguments call, named as for ``code_of``
+    without_workers: ClassVar[str] = ""  # the reason that the recipe skips a loader without workers, if it does
 
     attacks = frozenset({Bottleneck.INPUT})
     phases = frozenset({Phase.DATA_WAIT})
     stage = Stage.DATA
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Proposal:
-        """The values to try for a loader that can be rebuilt: all but the default, unless it is overridden."""
+        """The values to try for a loader that can be rebuilt. If not overridden: all values but the default."""
         return super().candidates(facts)
 
     def candidates(self, facts: Facts) -> Proposal:
@@ -54,9 +54,9 @@ class LoaderRecipe(Recipe):
         return self.values_for(loader, facts)
 
     def options(self, value: Value) -> Mapping[str, Any]:
-        """The arguments of the DataLoader's constructor that a value stands for: the one of the key's name.
+        """The arguments of the DataLoader's constructor for a value. If not overridden: the one that the key names.
 
-        A computed one is an :class:`Expression` of ``loader``, ``device`` and the functions of ``module``.
+        A computed argument is an :class:`Expression` of ``loader``, ``device`` and the functions of ``module``.
         """
         return {self.key.partition(".")[2]: value}
 
@@ -70,7 +70,7 @@ class LoaderRecipe(Recipe):
         try:
             for name, option in options.items():
                 given[name] = eval(option, names) if isinstance(option, Expression) else option  # noqa: S307 - our own
-        except (ValueError, TypeError, LookupError, AttributeError) as error:  # of the data
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # the user's data may raise these
             raise RefusedError(str(error) if isinstance(error, ValueError) else repr(error)) from error
         workload.data = names_in("loader", "step")["rebuild"](workload.data, **given)
         if self.plan_field:
@@ -93,13 +93,13 @@ class LoaderRecipe(Recipe):
 class ParallelRecipe(Recipe):
     """A recipe whose value goes into the plan's field of the same name, which ``step/spread.py`` obeys.
 
-    Its code is the model in DistributedDataParallel with the value as an argument, unless it says another.
+    If the recipe has no code, its code is DistributedDataParallel with the value as an argument.
     """
 
     modes = TRAINING
     attacks = frozenset({Bottleneck.COMMUNICATION})
     stage = Stage.STEP
-    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})  # those under which the setting has an effect
+    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})  # the strategies with which the setting has an effect
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

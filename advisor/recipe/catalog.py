@@ -1,4 +1,4 @@
-"""Discovery and validation of recipes: the built-in ones, a user's folders, and installed entry points.
+"""Finds and validates recipes: built-in ones, those in a user's folders, and those of installed entry points.
 
 A third-party recipe that cannot be loaded becomes a line in ``Catalog.problems``; the session goes on without it.
 """
@@ -29,13 +29,13 @@ from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
-# Largest gain that a recipe may claim for a value, as a factor: a bug in one must not decide the order of all moves.
+# The least and the largest gain that a recipe may claim, as factors: one recipe's bug must not decide the search.
 _LEAST_GAIN, _MOST_GAIN = 0.2, 10.0
 _PACKAGE = "advisor.recipes"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 NONE: Mapping[str, Value] = {}
 _LEFT = tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
-# Settings of recipes that there were, and values of others; each with the reason why it left.
+# Settings of removed recipes, and removed values of present recipes, each with the reason of the removal.
 REMOVED: Mapping[str, str] = _LEFT["settings"]
 _REMOVED_VALUES: Mapping[tuple[str, Value], str] = {
     (key, value): why for key, values in _LEFT["values"].items() for value, why in values.items()
@@ -44,7 +44,7 @@ _REMOVED_VALUES: Mapping[tuple[str, Value], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """The catalogue's proposals for a workload: candidates in its order, and a reason for every other recipe."""
+    """The catalogue's proposals for a workload: candidates in catalogue order, and a reason for each skipped recipe."""
 
     candidates: tuple[Candidate, ...]
     skipped: dict[str, str]
@@ -52,7 +52,7 @@ class Proposals:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All known recipes by id, in the order of their ids, and the problems of loading others."""
+    """All loaded recipes, sorted by id, and the problems of recipes that could not be loaded."""
 
     recipes: Mapping[str, Recipe]
     problems: tuple[str, ...] = field(default=())
@@ -61,7 +61,7 @@ class Catalog:
         return iter(self.recipes.values())
 
     def __getitem__(self, recipe_id: str) -> Recipe:
-        """The recipe with this id. Raises UsageError that names the nearest ids."""
+        """The recipe with this id. Raises UsageError with the nearest ids if there is none."""
         return _found(self.recipes, recipe_id, f"there is no recipe {recipe_id!r}.", "recipes")
 
     @functools.cached_property
@@ -69,11 +69,11 @@ class Catalog:
         return {recipe.key: recipe for recipe in self}
 
     def by_key(self, key: str) -> Recipe:
-        """The recipe that owns a setting key. Raises UsageError when none does."""
+        """The recipe that owns a setting key. Raises UsageError if no recipe owns it."""
         return self._by_key.get(key) or _found(self._by_key, key, f"no recipe owns the setting {key!r}.", "settings")
 
     def check(self, settings: Mapping[str, Value]) -> None:
-        """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
+        """Raise UsageError for a key that no recipe owns, and for a value that its recipe does not accept."""
         for key, value in settings.items():
             recipe = self.by_key(key)
             if not recipe.accepts(value):
@@ -83,7 +83,7 @@ class Catalog:
                 )
 
     def without_removed(self, settings: Mapping[str, Value]) -> Settings:
-        """The settings without those of removed recipes, with a warning for each."""
+        """Leave out the settings of removed recipes, with a warning for each."""
         gone = {key: REMOVED[key] for key in settings if key in REMOVED and key not in self._by_key}
         gone |= {key: why for (key, value), why in _REMOVED_VALUES.items() if settings.get(key) == value}
         for key, why in gone.items():
@@ -109,12 +109,12 @@ class Catalog:
         return None
 
     def environment(self, settings: Mapping[str, Value]) -> dict[str, str]:
-        """The variables that these settings need before Python starts."""
+        """The environment variables that these settings need before Python starts."""
         variables = [recipe.environment(value) for recipe, value in self.in_order(settings)]
         return {name: text for each in variables for name, text in each.items()}
 
     def cost(self, settings: Mapping[str, Value]) -> float:
-        """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
+        """The duration of a trial's compilation, relative to the usual duration; 0 if nothing is compiled."""
         pairs = ((self.by_key(key), value) for key, value in settings.items())
         return max((recipe.costs.get(value, 1.0) for recipe, value in pairs if recipe.expensive), default=0.0)
 
@@ -123,9 +123,9 @@ class Catalog:
         return self.cost(settings) > 0
 
     def compiled_code(self, settings: Mapping[str, Value]) -> Settings:
-        """The settings that decide which code is compiled; empty when nothing is.
+        """The settings that decide which code is compiled; empty if nothing is compiled.
 
-        A trial whose compiled code another has compiled before finds it in the compiler's cache.
+        A trial finds its code in the compiler's cache if an earlier trial has compiled the same code.
         """
         if not self.compiles(settings):
             return Settings()
@@ -134,7 +134,7 @@ class Catalog:
     def rounding(self, settings: Mapping[str, Value]) -> float:
         """The unit round-off of the coarsest arithmetic that these settings bring in.
 
-        PyTorch's own values bring none, nor do unknown keys.
+        It is 0 for the defaults of PyTorch and for unknown keys.
         """
         known = [(self._by_key[key], value) for key, value in settings.items() if key in self._by_key]
         return max((recipe.roundings.get(value, 0.0) for recipe, value in known), default=0.0)
@@ -142,10 +142,10 @@ class Catalog:
     def expected_gain(
         self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
     ) -> float:
-        """The speed-up factor that is expected when a recipe's setting changes to ``value``.
+        """The speed-up factor that is expected if a recipe's setting changes to ``value``.
 
-        ``beside`` are the settings that it joins, over the user's own. The factor is relative to the recipe's value
-        there, so it also holds for exchanging a value and for dropping one.
+        ``beside`` are the settings that are on as well, on top of the user's own. The factor is relative to the
+        recipe's value in them, so it also holds for replacing a value and for leaving one out.
         """
         recipe = self[recipe_id]
         current = {**facts.workload.current, **(beside or {})}
@@ -164,9 +164,9 @@ class Catalog:
     def propose(
         self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = (), accepted: Mapping[str, Value] = NONE
     ) -> Proposals:
-        """Candidates for a workload. A recipe that is already on proposes its default, to show what it is worth.
+        """Candidates for a workload. A recipe that is already on proposes its default, to measure its worth.
 
-        For a recipe in ``accepted`` that value is the only candidate, even if the recipe would propose others.
+        A recipe in ``accepted`` has only the accepted value as a candidate, even if it would propose others.
         """
         candidates: list[Candidate] = []
         skipped: dict[str, str] = {}
@@ -181,7 +181,7 @@ class Catalog:
 
 
 def _found(known: Mapping[str, Recipe], word: str, problem: str, listed: str) -> Recipe:
-    """The recipe of this name. Raises UsageError with the problem, and the nearest names."""
+    """The recipe of this name. Raises UsageError with the problem and the nearest names if there is none."""
     if word in known:
         return known[word]
     close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=3, cutoff=0.65)
@@ -190,7 +190,7 @@ def _found(known: Mapping[str, Recipe], word: str, problem: str, listed: str) ->
 
 
 def load_catalog(folders: Iterable[str] = ()) -> Catalog:
-    """The built-in recipes, those in ``folders``, and those of installed packages."""
+    """Load the built-in recipes, those in ``folders``, and those of installed packages."""
     recipes = dict(_builtin())
     problems: list[str] = []
     for name, source in _third_party(folders):
@@ -198,7 +198,7 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
             _add_recipes_of(source(), recipes)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a stranger's code may raise anything; the session goes on
+        except BaseException as error:  # third-party code may raise anything; the session goes on
             problems.append(f"{name}: {type(error).__name__}: {error}")
     return Catalog(dict(sorted(recipes.items())), tuple(problems))
 
@@ -212,7 +212,7 @@ def _builtin() -> Mapping[str, Recipe]:
 
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, Callable[[], ModuleType]]]:
-    """The modules with recipes of other packages: their names, and functions that import them."""
+    """The third-party modules with recipes: a name and a function that imports the module."""
     for folder in folders:
         try:
             paths = sorted(Path(folder).iterdir())
@@ -229,11 +229,11 @@ def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, Callable[[], Mod
 
 
 def _module_in(path: Path) -> ModuleType:
-    """The module in a file, imported under a name of its own."""
+    """Import the module in a file, under a name that no other module has."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     name = f"perf_advisor_recipe_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():  # a pipe would be waited for
+    if spec is None or spec.loader is None or not path.is_file():  # reading a pipe would wait
         raise ImportError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -273,13 +273,13 @@ def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candid
         return [Candidate(recipe.id, recipe.key, accepted)]
     try:
         proposed = _proposed(recipe, facts)
-    except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same
+    except Exception as error:  # third-party code may raise anything; the other recipes are still tried
         return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
     already_on = current != recipe.default
     if isinstance(proposed, Skip):
         if not already_on:
             return proposed
-        proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
+        proposed = []  # nothing else is worth trying, but a trial still switches the person's value off
     values = [value for value in proposed if value != current]
     if already_on and recipe.ladder:
         values = _from_rung(values, current)
@@ -293,7 +293,7 @@ def _values(recipe: Recipe, facts: Facts, accepted: Value | None) -> list[Candid
 
 
 def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
-    """The values that a recipe proposes, without those that compile the model where that is impossible."""
+    """The values that a recipe proposes; a Skip if the recipe compiles the model and that is impossible here."""
     found = recipe.candidates(facts)
     if isinstance(found, Skip) or not recipe.compiles:
         return found
@@ -301,7 +301,7 @@ def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
 
 
 def _from_rung(values: list[Value], current: Value) -> list[Value]:
-    """The values of a ladder above the person's present value; those below it if it is the highest."""
+    """The values of a ladder above the person's present value; the values below it if it is the highest."""
     numbers = [value for value in values if not isinstance(value, str)]
     if isinstance(current, str) or len(numbers) < len(values):
         return values

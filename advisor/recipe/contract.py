@@ -25,7 +25,7 @@ from advisor.records.kinds import DEVICES, text_of
 from advisor.records.workload import TENSOR_CORES_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
-# Before the text with a colon, or on a line of its own, perhaps underlined.
+# A heading: before its text with a colon, or on a separate line, perhaps underlined.
 _HEADING = re.compile(rf"^({'|'.join(HEADINGS)})(?:: +|:?\n(?:-+\n)?)", re.M)
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
 TRAINING = frozenset({Mode.TRAIN})
@@ -34,28 +34,28 @@ CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
 NEEDS_PROFILE = Skip("known only after the step was profiled")
 
-# Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
+# Expected speed-up of a value without a known figure. Factors; most rows of tests/gpu/RESULTS.md are close to them.
 _GAIN_OF_USUAL = 1.05
 _GAIN_OF_OTHERS = 1.02
-# A step whose device computes for less than this share of the time waits for the host. Unitless; the share below which
-# capturing the step gave more than any faster kernel (tests/gpu/RESULTS.md, "mlp12", "small_resnet18").
+# If the device is busy for less than this share of a step, the step waits for the host. Unitless; below it, a CUDA
+# graph gave more than any faster kernel (tests/gpu/RESULTS.md, "mlp12", "small_resnet18").
 _BUSY_DEVICE = 0.6
-# Without a profile, a model of fewer parameters is taken to be host-bound on a GPU. mlp12 has 3 million, ResNet-50 25.
+# Without a profile, a model with fewer parameters counts as host-bound on a GPU. mlp12 has 3 million, ResNet-50 25.
 _FEW_PARAMETERS = 5_000_000
-# Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
+# The largest share of a step that a gain may save. Unitless; it limits the gain to a factor of ten.
 _MOST_OF_A_STEP = 0.9
 
 _LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
 # Values that switch a setting off.
 _OFF = ("none", "default", False)
-# The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
+# For each imported recipe with ``compiles``: its key, and its value that does not compile.
 NOT_COMPILED: dict[str, Value] = {}
-# The modes of torch.compile with CUDA graphs of their own, each with the same mode without graphs.
+# The modes of torch.compile that use CUDA graphs, each with the same mode without graphs.
 MODES_WITH_GRAPHS: Mapping[Value, Value] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 class Stage(IntEnum):
-    """The stage of a trial at which a setting is applied; lower stages first."""
+    """The stage of a trial at which a setting is applied; lower stages come first."""
 
     ENVIRONMENT = 0
     GLOBAL = 1
@@ -72,10 +72,10 @@ class Components:
 
     model: Any
     optimizer: Any
-    data: Any  # a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known
+    data: Any  # a DataLoader, one batch, a callable ``batch_size -> batch``, or None if only the model is known
     plan: StepPlan
     batch_size: int | None = None
-    own_step: Any = None  # a step that the user wrote; None where the step is made of these parts
+    own_step: Any = None  # a step that the user wrote; None if the step is made of these parts
 
     @property
     def has_loader(self) -> bool:
@@ -86,7 +86,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class WholeNumbers:
-    """The values of a numeric setting: whole numbers from ``least`` to a million. An iteration gives ``such_as``."""
+    """The values of a numeric setting: whole numbers from ``least`` to a million. Iterating gives only ``such_as``."""
 
     least: int
     such_as: tuple[int, ...]
@@ -101,28 +101,26 @@ class WholeNumbers:
 class Recipe:
     """One optimization. Class attributes describe it; the module docstring explains it.
 
-    A class with a ``key`` is a recipe, one without is a base of others. Its ``id`` is its file's name, its ``title``
-    the first line of the card and its ``numerics`` the first word of that section, unless it says others.
-    ``values``: all that the setting may be; the words in ``codes`` unless it says others, and a switch need not say it.
-    Settings files are checked against them, tests try each, and the table of recipes lists them. ``default``: PyTorch's
-    own value; the first of ``values``, and False for a switch, unless it says another.
-    ``stage``: when it is applied; ``COMPILE`` where it ``compiles``, ``STEP`` where it has a ``plan_field``, ``MODEL``
-    where it has ``calls``, unless it says another.
-    ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
-    the exported Python file says it in its plan.
-    ``compiles``: every value but the default has the model compiled. It is ``expensive``, it is not tried where nothing
-    can be compiled, and its gains are those over compiling alone.
-    ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
-    ``phases``: the phases of a step that it can shorten, when it touches no other: they bound what it can gain, and the
-    search passes over what cannot clear the noise. Empty means no such bound.
-    ``saves``: the share of a phase's time that it usually saves, by phase: the gain once the phases have been timed.
-    ``here``: for single values why they may help on this workload, with figures of the facts' workload and profile,
-    such as ``{workload.parameters:,}``.
-    ``codes``: the code of single values, where nothing but the value decides it. ``shown``: that of all others, with
-    ``{value}`` in the value's place. That of the default is a comment unless one of the two says it. A recipe of the
-    stage ``GLOBAL`` or ``MODEL`` need not write ``apply``: its code is run.
-    ``calls``: the functions of this project that all values but the default call, each by its module (``code_of``) and
-    the call, with ``{value}`` in the value's place. A trial calls them, and the code shows them with their calls.
+    A class with a ``key`` is a recipe; a class without one is a base class. These attributes have defaults: ``id`` is
+    the file's name, ``title`` the card's first line, ``numerics`` the first word of the card's section "Numerics".
+    ``values``: all values of the setting. Settings files are checked against them, tests try each, and the table of
+    recipes lists them. If left out, they are the words in ``codes``, or False and True.
+    ``default``: PyTorch's own value. If left out, it is the first of ``values``, or False for a switch.
+    ``stage``: when the setting is applied. If left out, it is ``COMPILE`` for a recipe that ``compiles``, ``STEP`` for
+    one with a ``plan_field``, ``MODEL`` for one with ``calls``.
+    ``plan_field``: the field of ``StepPlan`` that takes the value; ``apply`` sets it if it is not overridden. The
+    exported Python file has the field in its plan.
+    ``compiles``: every value but the default compiles the model. Such a recipe is ``expensive``, it is not tried on a
+    machine that cannot compile, and its gains are relative to compiling alone.
+    ``usual``: values that many workloads gain from. The search tries all of them together, before all others.
+    ``phases``: the only phases of a step that the recipe can shorten. They limit its gain, so the search skips the
+    recipe if that gain would be within the noise. Empty means no limit.
+    ``saves``: by phase, the share of its time that the recipe usually saves; gives the gain once phases are timed.
+    ``here``: by value, why it may help on this workload, with facts in braces (``{workload.parameters:,}``).
+    ``codes``: the code by value. ``shown``: the code of the other values, with ``{value}`` in place of the value. The
+    default's code is a comment if neither has it. With the stage ``GLOBAL`` or ``MODEL``, ``apply`` runs the code.
+    ``calls``: functions of this project that all values but the default call: the module (see ``code_of``) and the
+    call, with ``{value}`` in place of the value. A trial calls them; the code shows the functions and the calls.
     """
 
     id: ClassVar[str]
@@ -134,32 +132,32 @@ class Recipe:
     compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
     devices: ClassVar[frozenset[str]] = frozenset(DEVICES)
-    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()  # limits of a step that it works against
+    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()  # the bottlenecks that the recipe reduces
     numerics: ClassVar[Numerics]
-    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}  # those of single values
+    numerics_by: ClassVar[Mapping[Value, Numerics]] = {}  # the numerics of values that differ from ``numerics``
     _numerics_in: ClassVar[Mapping[Mode, Numerics]] = {}
     stage: ClassVar[Stage]
-    order: ClassVar[int] = 0  # within a stage, lower numbers first: layers take their type before they are quantized
-    package: ClassVar[str] = ""  # an optional one that it needs; an extra of this project by the same name brings it
-    ladder: ClassVar[bool] = False  # the values are tried in order until one is no better than those before it
-    spares: ClassVar[frozenset[str]] = frozenset()  # ids of recipes that the usual stack leaves out beside it
+    order: ClassVar[int] = 0  # within a stage, lower numbers are applied first (layers get a type, then are quantized)
+    package: ClassVar[str] = ""  # an optional package that the recipe needs; the extra of the same name installs it
+    ladder: ClassVar[bool] = False  # the values are tried in order until one is no better than the ones before
+    spares: ClassVar[frozenset[str]] = frozenset()  # recipes that the usual stack leaves out if it has this one, by id
     expensive: ClassVar[bool] = False  # a trial may take tens of seconds; the search tries it on top of the stack
-    habit: ClassVar[bool] = False  # it prices a common mistake; most loops have the good value already
-    times_kernels: ClassVar[bool] = False  # libraries time kernels in the first steps: nothing else may run then
-    over_ranks: ClassVar[bool] = False  # beside what one GPU gained of it, it is tried again over several
-    saves_memory: ClassVar[bool] = False  # it is meant to lower the peak: tried first where memory is the objective
-    inside_step: ClassVar[bool] = False  # it changes what a step of the user's own hides
+    habit: ClassVar[bool] = False  # the recipe measures the cost of a common mistake; most loops do not make it
+    times_kernels: ClassVar[bool] = False  # libraries time kernels in the first steps, so nothing else may run then
+    over_ranks: ClassVar[bool] = False  # on several GPUs it is tried again, even if one GPU gained from it
+    saves_memory: ClassVar[bool] = False  # meant to lower the peak: tried first if memory is the objective
+    inside_step: ClassVar[bool] = False  # it changes the inside of a step, so it cannot change a step the user wrote
     usual: ClassVar[frozenset[Value]] = frozenset()
     phases: ClassVar[frozenset[Phase]] = frozenset()
     gain: ClassVar[float | None] = None  # the usual speed-up factor; None is 1.05 for usual values, 1.02 for others
-    gains: ClassVar[Mapping[Value, float]] = {}  # those of single values
+    gains: ClassVar[Mapping[Value, float]] = {}  # the usual speed-up factors of values that differ from ``gain``
     saves: ClassVar[Mapping[Phase, float]] = {}
-    costs: ClassVar[Mapping[Value, float]] = {}  # durations of expensive trials, relative to the usual one
+    costs: ClassVar[Mapping[Value, float]] = {}  # durations of compilation, relative to the usual duration
     here: ClassVar[Mapping[Value, str]] = {}
     roundings: ClassVar[Mapping[Value, float]] = {}  # unit round-offs that values bring in (bfloat16: 2**-8)
-    excludes: ClassVar[Mapping[str, str]] = {}  # keys of settings that exclude all but the default, with the reason
+    excludes: ClassVar[Mapping[str, str]] = {}  # keys of settings that allow only the default, with the reason
     conflicts: ClassVar[tuple[tuple[Value, str, Value, str], ...]] = ()  # a value, another setting, and the reason
-    implies: ClassVar[Mapping[Value, Values]] = {}  # settings that come with a value where they are not set themselves
+    implies: ClassVar[Mapping[Value, Values]] = {}  # settings that a value brings along if they are not set themselves
     codes: ClassVar[Mapping[Value, str]] = {}
     shown: ClassVar[str] = ""
     calls: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -189,11 +187,11 @@ class Recipe:
             NOT_COMPILED[cls.key] = cls.default
 
     def candidates(self, facts: Facts) -> Proposal:
-        """The values worth trying here, or the reason why there are none: all but the default, unless it is overridden.
+        """The values worth trying here, or the reason that there are none. If not overridden: all but the default.
 
-        ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
-        instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
-        that pass skips with ``NEEDS_PROFILE`` and is asked again later. The present value may be among the values.
+        ``facts.profile`` is None at first, then perhaps only the phases; ``facts.instrumented`` is None until the
+        instrumented pass. Until then a recipe proposes values by the workload's structure, or returns
+        ``NEEDS_PROFILE`` and is asked again after the pass. The present value may be among the values.
         """
         return [value for value in self.values if value != self.default]
 
@@ -213,25 +211,25 @@ class Recipe:
             raise NotImplementedError(f"the recipe {self.id} has no apply")
 
     def run_code(self, workload: Components, value: Value) -> None:
-        """Run the code of ``value`` as it is shown, with ``torch`` and a workload's ``model`` and ``optimizer``."""
+        """Run the code that is shown for ``value``, with ``torch`` and the workload's ``model`` and ``optimizer``."""
         names = {"torch": import_module("torch"), "model": workload.model, "optimizer": workload.optimizer}
         exec(self.code(value), names)  # noqa: S102 - our own code
         workload.model, workload.optimizer = names["model"], names["optimizer"]
 
     def code(self, value: Value) -> str:
-        """The few lines of Python that do the same, in terms of ``model``, ``optimizer``, ``loader`` and ``device``.
+        """Python that does the same as ``apply``, with the names ``model``, ``optimizer``, ``loader`` and ``device``.
 
-        The app shows them and the exported Python file contains them: imports and definitions go to its top, the rest
-        into ``prepare``. What happens inside a step has its place in the file's template, by the ``plan_field``; such
-        code speaks of ``inputs``, ``targets``, ``loss_fn`` and ``batch`` too. Functions come with
-        :func:`advisor.recipe.code_of`.
+        The app shows the lines, and the exported Python file contains them: imports and definitions at its top, the
+        others in ``prepare``. For a change inside a step, the file's template has the code, chosen by ``plan_field``;
+        the shown code may then use ``inputs``, ``targets``, ``loss_fn`` and ``batch`` too.
+        :func:`advisor.recipe.code_of` adds the definitions of our functions.
         """
         if value in self.codes:
             return self.codes[value]
         if self.shown:
             return self.shown.replace("{value}", str(value))
         if value == self.default:
-            return f"# {self.key}: {text_of(value)}, the default\n"  # it may be measured instead of the user's
+            return f"# {self.key}: {text_of(value)}, the default\n"  # a trial may replace the user's value by it
         if self.calls:
             return "".join(code_of(module, call.replace("{value}", str(value))) for module, call in self.calls)
         assert self.stage is Stage.ENVIRONMENT, "the catalogue takes no other recipe without code"
@@ -239,13 +237,13 @@ class Recipe:
         return f"# start the script with {variables}\n"
 
     def accepts(self, value: Value) -> bool:
-        """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
+        """Whether ``value`` is a possible value of this setting (checked when a settings file is read)."""
         if isinstance(self.values, WholeNumbers):
             return value in self.values
         return any(type(value) is type(one) and value == one for one in self.values)
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
-        """Whether ``value`` is one of the usual ones in this kind of loop."""
+        """Whether ``value`` is a usual value in this kind of loop."""
         return value in self.usual
 
     def suits(self, facts: Facts, value: Value) -> bool:
@@ -253,11 +251,11 @@ class Recipe:
         return False
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
-        """The speed-up factor that a value usually gives on such a workload when it joins a good stack.
+        """The speed-up factor that a value usually gives on such a workload when it is added to a good stack.
 
-        1.0 means that none is expected, and less than 1 that the value costs speed. ``facts.workload.current`` holds
-        the settings that the value joins: the user's, or those of the stack.
-        The caller bounds the figure by what the profile permits (``advisor.figures.roof.upper_bound``).
+        1.0 means that no gain is expected, less than 1 that the value costs speed. ``facts.workload.current`` holds
+        the settings that are on as well: the user's or the stack's.
+        The caller limits the factor by the profile (``advisor.figures.roof.upper_bound``).
         """
         if value == self.default:
             return 1.0
@@ -269,7 +267,7 @@ class Recipe:
         return gain
 
     def gain_for(self, facts: Facts, value: Value) -> float:
-        """The same for a value that is not the default. Override it where facts decide."""
+        """The expected factor of a value that is not the default. Override it if it depends on facts."""
         if value in self.gains:
             return self.gains[value]
         if self.saves and facts.profile is not None:
@@ -281,15 +279,15 @@ class Recipe:
 
     @property
     def keeps_code(self) -> bool:
-        """Whether code that was compiled without a value of this recipe can be used with it: no kernel changes.
+        """Whether a value of this recipe changes no kernel, so that code compiled without it can be used with it.
 
-        A global flag may be part of the compiler's cache key (the precision of products, determinism, the number of
-        threads): a recipe whose flag is not says so itself.
+        Global flags count as changing kernels, since the compiler's cache key has some of them (the precision of
+        products, determinism, the number of threads). A recipe with another flag overrides this.
         """
         return self.stage in (Stage.OPTIMIZER, Stage.DATA)
 
     def conflict(self, value: Value, settings: Values) -> str | None:
-        """The conflict of ``value`` with these other settings, or None."""
+        """The reason that ``value`` conflicts with these other settings, or None."""
         for own, key, other, reason in self.conflicts:
             if value == own and settings.get(key) == other:
                 return reason
@@ -298,15 +296,15 @@ class Recipe:
         return next((reason for key, reason in self.excludes.items() if settings.get(key, False) not in _OFF), None)
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        """The numerics class of one value: its own, or the card's for all, or as in "changed in training"."""
+        """The numerics class of a value: its own, else the card's for this mode, else the card's for all modes."""
         return self.numerics_by.get(value) or self._numerics_in.get(mode, self.numerics)
 
     def environment(self, value: Value) -> Mapping[str, str]:
-        """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
+        """Environment variables to set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
         return {}
 
     def why(self, facts: Facts, value: Value) -> str:
-        """One sentence: why this may help on this workload."""
+        """One sentence that says why this value may help on this workload."""
         if value in self.here and not isinstance(proposed := self.candidates(facts), Skip) and value in proposed:
             return self.here[value].format(workload=facts.workload, profile=facts.profile)
         if found := [finding for finding in facts.findings if finding.recipe == self.id]:
@@ -327,7 +325,7 @@ _UNITS = {
 
 
 def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
-    """Skip where the device has no matrix units for a type; ``units`` is what they are called."""
+    """Skip if the device has no matrix units for a type; ``units`` is the name of the units."""
     workload, named = facts.workload, units or _UNITS[number_type]
     if not facts.on_cuda:
         fast = number_type == "bfloat16" and _BFLOAT16_OF_CPUS & set(facts.hardware.host.cpu_features)
@@ -340,7 +338,7 @@ def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
 
 
 def is_host_bound(facts: Facts) -> bool:
-    """Whether a GPU waits for the host in most of a step: by the profile, else by the size of the model."""
+    """Whether a GPU often waits for the host in a step: by the profile, else by the size of the model."""
     if not facts.on_cuda or facts.current("step.cuda_graph", False):
         return False
     profile = facts.profile
@@ -352,25 +350,25 @@ def is_host_bound(facts: Facts) -> bool:
 
 
 def gain_from(share: float) -> float:
-    """The speed-up factor of a step that loses this share (0 to 1) of its time."""
+    """The speed-up factor of a step whose time becomes shorter by this share (0 to 1)."""
     return 1 / (1 - min(max(share, 0.0), _MOST_OF_A_STEP))
 
 
 def runs_in_half(facts: Facts) -> bool:
-    """Whether the model computes in half precision already: by autocast, or by the type of its weights."""
+    """Whether the model already computes in half precision, by autocast or by the type of its weights."""
     weights = {facts.current("precision.weights", "float32"), *facts.workload.parameter_dtypes[:1]}
     return facts.current("precision.autocast", "none") != "none" or bool(weights & {"bfloat16", "float16"})
 
 
 def is_compiled(facts: Facts, *, but: str = "") -> bool:
-    """Whether the settings at hand, without the one with the key ``but``, have the model compiled."""
+    """Whether the present settings compile the model; the setting with the key ``but`` does not count."""
     return any(facts.current(key, off) != off for key, off in NOT_COMPILED.items() if key != but)
 
 
 def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
-    """Skip with ``reason`` when a step computes none of these (see ``Facts.computes``).
+    """Skip with ``reason`` if a step computes none of these families (see ``Facts.computes``).
 
-    Before the instrumented pass only the model's modules are known, and the reason says so.
+    Before the instrumented pass, only the model's modules are known, and the reason says so.
     """
     if facts.computes(*families):
         return None
@@ -378,11 +376,11 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
-    """A reason to skip a recipe whose optional package is missing or too old; None when it can run.
+    """Skip a recipe if its optional package is missing or too old; None if the recipe can run.
 
-    The package is not imported. An extra of this project by the same name is expected to bring it.
+    The package is not imported. This project must have an extra of the same name that installs it.
     """
-    from importlib.metadata import PackageNotFoundError, version  # late: it takes as long to load as all recipes
+    from importlib.metadata import PackageNotFoundError, version  # late: its import takes as long as all recipes
 
     install = f"`pip install 'perf-advisor[{name}]'`"
     try:
@@ -395,9 +393,9 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
     return None
 
 
-@functools.cache  # the search asks about it at each move, and finding the version parses a file
+@functools.cache  # the search asks at each move, and each look-up of the version parses a file
 def torch_is_older(than: tuple[int, int]) -> bool:
-    """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
+    """Whether the installed PyTorch is older than this version. PyTorch is not imported."""
     from importlib.metadata import version
 
     return _numbers(version("torch")) < than
@@ -408,7 +406,7 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 
 def card(recipe: Recipe) -> str:
-    """The recipe's module docstring, its headings underlined: the app and ``perf-advisor recipes ID`` show it."""
+    """The recipe's module docstring with underlined headings, as the app and ``perf-advisor recipes ID`` show it."""
     return _card_of(sys.modules[type(recipe).__module__])
 
 

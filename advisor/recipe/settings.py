@@ -53,7 +53,7 @@ class Settings(Mapping[str, Value]):
         return len(self._values)
 
     def items(self) -> ItemsView[str, Value]:
-        """The keys with their values; the dictionary's own view, since a search asks millions of times."""
+        """The keys with their values. This is the dictionary's own view, because a search asks millions of times."""
         return self._values.items()
 
     def __hash__(self) -> int:
@@ -75,17 +75,17 @@ class Settings(Mapping[str, Value]):
         return Settings({**self._values, key: value})
 
     def without(self, key: str) -> Settings:
-        """These settings less one key; the same settings when it is absent."""
+        """These settings without one key; the same settings if the key is absent."""
         if key not in self._values:
             return self
         return self._of({name: value for name, value in self._values.items() if name != key})
 
     def filtered(self, wanted: Callable[[str], bool]) -> Settings:
-        """The settings whose key is wanted."""
+        """The settings for whose keys ``wanted`` is true."""
         return self._of({key: value for key, value in self._values.items() if wanted(key)})
 
     def merged(self, other: Mapping[str, Value]) -> Settings:
-        """These settings overlaid with others; the others win."""
+        """These settings and the others; for a key in both, the other value wins."""
         if isinstance(other, Settings):
             return self._of(dict(sorted((self._values | other._values).items())))
         return Settings({**self._values, **other})
@@ -98,10 +98,10 @@ class Settings(Mapping[str, Value]):
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "settings") -> Settings:
-        """Settings from YAML text: a flat mapping, or a config with a ``perf_advisor:`` section.
+        """Read settings from YAML text: a flat mapping, or a config with a ``perf_advisor:`` section.
 
-        Values behind unknown tags, as other programs write them, are not read. Raises UsageError when the text is not
-        YAML, or holds anything but settings.
+        Values behind unknown tags (those of other programs) are not read. Raises UsageError if the text is not YAML,
+        or holds anything but settings.
         """
         from advisor.files.config_file import SettingsLoader, is_toml, parsed
 
@@ -122,7 +122,7 @@ class Settings(Mapping[str, Value]):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Settings:
-        """Settings from a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        """Read settings from a YAML file. Raises UsageError if it cannot be read, or holds anything but settings."""
         from advisor.files.config_file import read_text
 
         return cls.from_yaml(read_text(path), source=str(path))

@@ -1,7 +1,7 @@
 """Frozen records: everything that crosses a process, a module or a file boundary.
 
-Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes; what a name leaves open stands beside
-the field. Nothing here imports torch.
+Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. A comment beside a field says what its
+name does not. Nothing here imports torch.
 """
 
 from advisor.records.hardware import *

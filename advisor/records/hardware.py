@@ -31,7 +31,7 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at a GPU's gauges; a field that the driver does not tell is None or empty."""
+    """One reading of a GPU's gauges; a field that the driver does not report is None or empty."""
 
     uuid: str
     utilization_percent: int | None = None
@@ -41,9 +41,9 @@ class GpuReading:
     power_w: float | None = None
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
-    idle: bool = False  # nothing ran, which lets the clocks fall
-    pids: frozenset[int] | None = None  # the compute processes as NVML numbers them
-    sm_percent: dict[int, int] = field(default_factory=dict)  # of each process that ran since the reading before
+    idle: bool = False  # nothing ran, so the clocks may have fallen
+    pids: frozenset[int] | None = None  # the ids of compute processes, as NVML numbers them
+    sm_percent: dict[int, int] = field(default_factory=dict)  # by process id, for processes that ran since the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,30 @@ class HostInfo:
     cpu: str
     physical_cores: int
     logical_cores: int
-    usable_cores: int  # by the process's CPU affinity and its control group
+    usable_cores: int  # the cores that the process's CPU affinity and its control group allow
     memory_total_bytes: int
     memory_available_bytes: int
     cpu_features: tuple[str, ...]
     system: str
     python: str
-    load: float = 0.0  # the programs that wanted a core at a time, over the minute before
-    foreign_cores: float = 0.0  # used by other programs while the target was built and its baseline measured
+    load: float = 0.0  # how many programs wanted a core at a time, on average over the minute before
+    foreign_cores: float = 0.0  # cores used by other programs while the target was built and its baseline measured
 
     @property
     def free_cores(self) -> int:
-        """The cores of the machine that other programs leave, to the nearest whole number."""
+        """The cores of the machine that other programs leave free, to the nearest whole number."""
         return self.logical_cores - round(self.foreign_cores)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether other programs leave only the one core that runs the step."""
+        """Whether other programs leave no core free but the one that runs the step."""
         return self.free_cores <= 1 < self.logical_cores
 
     @property
     def crowding(self) -> float:
         """The factor by which work on the CPU takes longer than on a quiet machine; 1.0 while cores are free.
 
-        The load is that of all cores of the machine, also those that a container may not use, averaged over a minute.
+        The load is a minute's average over all cores of the machine, also those that a container may not use.
         Programs that started since then count by the cores that they used.
         """
         shared = 1 + self.foreign_cores / self.logical_cores if self.is_crowded else 1.0
@@ -94,8 +94,8 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The machine."""
+    """The machine: its host and its GPUs."""
 
     host: HostInfo
     gpus: tuple[GpuInfo, ...] = ()
-    gpu_note: str | None = None  # a sentence where NVML cannot be used
+    gpu_note: str | None = None  # a sentence that says why NVML cannot be used; None if it can

@@ -1,4 +1,4 @@
-"""Values of settings, and the kinds of things that are told apart."""
+"""The type of a setting's value, and enumerations: modes, outcomes, verdicts, phases and others."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import StrEnum
 
 Value = bool | int | float | str
 Values = Mapping[str, Value]  # by the keys of the settings
-# The kinds of devices that --device names, in PyTorch's words, each with torch.distributed's backend for several of
-# them; `machine/device.py` has a class for each kind.
+# PyTorch's names of the device types that --device accepts, each with the torch.distributed backend for several
+# devices; `machine/device.py` has a class for each type.
 COLLECTIVES = {"cpu": "gloo", "cuda": "nccl"}
 DEVICES = tuple(COLLECTIVES)
 
 
 class Mode(StrEnum):
-    """The kind of loop that is tuned."""
+    """The kind of the tuned loop."""
 
     TRAIN = "train"
     INFER = "infer"
 
 
 class Numerics(StrEnum):
-    """The class of a setting's effect on the numerics."""
+    """How much a setting changes the numerical results."""
 
     EXACT = "exact"
     CLOSE = "close"
@@ -38,7 +38,7 @@ class Numerics(StrEnum):
 
     @classmethod
     def worst(cls, *classes: Numerics) -> Numerics:
-        """The class that changes most; exact where there is none."""
+        """The class that changes most; exact if no class is given."""
         return max(classes, key=lambda numerics: numerics.severity, default=cls.EXACT)
 
 
@@ -56,30 +56,30 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """The cause of a failed trial: by the type of its exception, or by PyTorch's message where no type says it."""
+    """The cause of a failed trial, by the type of its exception or, if the type does not tell, by PyTorch's message."""
 
     CAPTURE = "capture"  # recording the step in a CUDA graph
     CAPTURE_OF_LOSS = "capture of the loss"
     CAPTURE_OF_BACKWARD = "capture of the backward pass"
-    HOST_COPY = "host copy"  # a tensor that the step makes on the host and copies to the GPU, which no graph can record
+    HOST_COPY = "host copy"  # the step copies a tensor from the host to the GPU, which no graph can record
     COMPILER = "compiler"
     DOUBLE_BACKWARD = "double backward"  # a second derivative, which compiled code does not have
-    LAYOUT = "layout"  # an operation, or compiled code, that got a tensor of another memory layout
-    OPERATION = "operation"  # an operation that refused its arguments, as one does that knows no half precision
+    LAYOUT = "layout"  # an operation, or compiled code, got a tensor of another memory layout
+    OPERATION = "operation"  # an operation refused its arguments (it may not support half precision)
 
 
 class TrialKind(StrEnum):
     """The tasks of a trial process."""
 
     CANDIDATE = "candidate"  # apply the settings and time the steps
-    BASELINE = "baseline"  # as a candidate, but first describe the workload; where a loader feeds it, time the phases
-    PROFILE = "profile"  # as the baseline; after the timing comes the whole instrumented pass
-    REFERENCE = "reference"  # run the first steps in a higher precision; nothing is timed
-    COMPILE = "compile"  # end after the first steps, which leave their code in the compiler's cache; nothing is timed
-    TURNS = "turns"  # warm up, then time one block each time that the parent asks for one
-    VERIFY = "verify"  # time a plain loop, with an exported file applied to it or without
-    SCORE = "score"  # train some steps where the loop trains, and have the user's function score the model
-    PACKAGE = "package"  # compile the model under the settings to one file; nothing is timed
+    BASELINE = "baseline"  # like a candidate, but describe the workload first; if a loader feeds it, time the phases
+    PROFILE = "profile"  # like the baseline; after the timing comes the whole instrumented pass
+    REFERENCE = "reference"  # run the first steps in a higher precision; time nothing
+    COMPILE = "compile"  # run only the first steps, to fill the compiler's cache; time nothing
+    TURNS = "turns"  # warm up, then time a block whenever the parent asks for one
+    VERIFY = "verify"  # time a plain loop, with or without an exported file
+    SCORE = "score"  # train some steps (if the loop trains), then score the model with the user's function
+    PACKAGE = "package"  # compile the model under the settings to one file; time nothing
 
     @property
     def inspects(self) -> bool:
@@ -93,13 +93,13 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     SAME = "same"  # the whole interval lies within 3 % of 1
-    UNCLEAR = "unclear"  # the interval does not tell
+    UNCLEAR = "unclear"  # the interval is too wide for a verdict
     FAILED = "failed"
     SKIPPED = "skipped"
 
     @property
     def is_change(self) -> bool:
-        """Whether it says that something became faster or slower."""
+        """Whether the verdict is faster or slower."""
         return self in (Verdict.FASTER, Verdict.SLOWER)
 
 
@@ -133,7 +133,7 @@ class Phase(StrEnum):
 
 
 class Objective(StrEnum):
-    """The quantity that the ranking and the stack optimise."""
+    """The quantity that the ranking and the combination optimise."""
 
     THROUGHPUT = "throughput"
     MEMORY = "memory"
@@ -142,7 +142,7 @@ class Objective(StrEnum):
 
 
 class ConfigKind(StrEnum):
-    """The program that a config is for: each has its own words for a setting."""
+    """The program that a config is for. Each program has its own names for settings."""
 
     HUGGINGFACE = "huggingface"
     LIGHTNING = "lightning"

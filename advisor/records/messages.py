@@ -1,11 +1,11 @@
-"""The messages of trial processes and builders to their parent, and its requests."""
+"""The messages of trial processes and builders to their parent, and the parent's commands to a trial."""
 
 from dataclasses import dataclass, field
 
 from advisor.records.trials import Block, TrialResult
 from advisor.records.workload import Profile, WorkloadFacts
 
-# Activities that more than one module names: in the first two a trial may compile, in the others it is timed.
+# Activities that several modules name. During the first two a trial may compile; during the others it is timed.
 FIRST_STEPS, COMPILING = "first steps", "compiling"
 MEASURING, PLAIN_LOOP = "measuring", "timing a plain loop"
 
@@ -19,7 +19,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The workload's facts, the versions of its libraries, and fingerprints of the user's modules by path."""
+    """The workload's facts, the versions of its libraries, and a fingerprint of each module of the user, by path."""
 
     workload: WorkloadFacts
     versions: dict[str, str]
@@ -33,11 +33,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class BuilderReady:
-    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
+    """The builder has built the target. ``problem`` is the reason that no trial can be forked from it, if any."""
 
     problem: str = ""
-    modules: tuple[str, ...] = ()  # of libraries that building imported, where there is a problem
-    environment: dict[str, str] = field(default_factory=dict)  # that building set, as these modules may read it
+    modules: tuple[str, ...] = ()  # if there is a problem, the library modules that building imported
+    environment: dict[str, str] = field(default_factory=dict)  # variables that building set: modules may read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class ForkEnded:
-    """A trial that the builder forked is over; a negative exit code is the signal that ended it."""
+    """A trial that the builder forked has ended; a negative exit code means the signal that ended it."""
 
     exitcode: int | None
 
@@ -62,7 +62,7 @@ class RankJoined:
     pid: int
 
 
-# A profile comes after the instrumented pass, a block once it is timed; the result is the trial's last message.
+# A Block is sent when it has been timed, a Profile after the instrumented pass. The TrialResult is the last message.
 TrialMessage = Activity | Inspected | Profile | Ready | Block | TrialResult
 
 # From the parent to an interactive trial: the seconds of a block to time, or None to finish and report.

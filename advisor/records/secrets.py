@@ -1,4 +1,4 @@
-"""Arguments that look like secrets, by name or by value: they are shown and recorded as ``***``."""
+"""Finds arguments that look like secrets, by name or by value. They are shown and recorded as ``***``."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ HIDDEN = "***"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = re.compile(
     "password|passwd|pwd|passphrase|secrets?|credentials?|apikey|bearer|authorization|dsn|"
-    # Two words, the second of which is a key or a token. `pad_token` and `max_tokens` are a model's, and no secrets.
+    # Two words that end in "key" or "token". `pad_token` and `max_tokens` belong to a model and are no secrets.
     "(api|access|secret|private|account|encryption|signing|ssh) key|"
     "(hf|api|auth|access|hub|huggingface|refresh|bearer|github|gh|gitlab|wandb|session|user|id|login|security) token"
 )

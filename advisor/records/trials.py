@@ -1,4 +1,4 @@
-"""Candidates, their results, and the recommendations."""
+"""Records of trials: candidates, results, comparisons and recommendations."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from advisor.records.secrets import arguments_without_secrets
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The reason for proposing nothing, in words that a person can act on."""
+    """The reason that a recipe proposes nothing, in words that a person can act on."""
 
     reason: str
 
 
-# The values of a recipe that are worth trying, or why there are none.
+# The values of a recipe that are worth trying, or the reason that there are none.
 Proposal = Sequence[Value] | Skip
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recipe and a value to try. ``already_on`` marks a value that switches off what the user already has."""
+    """A recipe and a value to try. ``already_on``: the user has the setting on, and this value switches it off."""
 
     recipe: str
     key: str
@@ -40,32 +40,32 @@ class Candidate:
         return {self.key: self.value}
 
 
-UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParallel)"  # the reason of a failed trial
+UNUSED_PARAMETERS = "parameters got no gradient in a step (DistributedDataParallel)"  # the reason for a failed trial
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of a trial that runs on torchrun."""
+    """The processes of a trial that torchrun starts."""
 
-    ranks: int  # their number on this machine, a GPU for each
-    options: tuple[str, ...] = ()  # given to torchrun as they are
-    machines: int = 1  # that take part, with as many ranks each
-    script: bool = False  # the target is a script for torchrun: it joins the ranks, and divides its data, itself
+    ranks: int  # the number of processes on this machine, each with its own GPU
+    options: tuple[str, ...] = ()  # options for torchrun, passed on unchanged
+    machines: int = 1  # the number of machines, with the same number of ranks each
+    script: bool = False  # the target is a script for torchrun: it joins the ranks and divides its data itself
 
 
 @dataclass(frozen=True, slots=True)
 class RanksFound:
-    """The findings of a trial over several ranks, by the first of them."""
+    """The findings of a trial over several ranks, as rank 0 reports them."""
 
     global_batch: int
     batch_per_rank: int
-    peak_reserved_bytes: tuple[int, ...]  # of each rank
-    alone_ms: tuple[float, ...] = ()  # each rank's step without communication; empty where there is none such
-    exposed_ms: float | None = None  # communication in a step that no computation hides; None where unknown
-    straggler_share: float | None = None  # of the step, for which the fastest rank waits for the slowest
+    peak_reserved_bytes: tuple[int, ...]  # the peak of each rank
+    alone_ms: tuple[float, ...] = ()  # each rank's step time without communication; empty if it was not timed
+    exposed_ms: float | None = None  # time of a step's communication that no computation hides; None if unknown
+    straggler_share: float | None = None  # the share of a step that the fastest rank waits for the slowest
 
 
-WORKLOAD_SUFFIX = ".workload"  # ends the name of a file with the workload that ``advisor.tune`` was called with
+WORKLOAD_SUFFIX = ".workload"  # the ending of a file in which ``advisor.tune`` saves the workload that it was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class TargetSpec:
     batch_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
-    arguments: tuple[str, ...] = ()  # the target's own, which follow its name in sys.argv
-    read_as: dict[str, str] = field(default_factory=dict)  # the file that is run in place of one of the user's
+    arguments: tuple[str, ...] = ()  # the target's own arguments, which follow its name in sys.argv
+    read_as: dict[str, str] = field(default_factory=dict)  # by a file of the user: the file that is run in its place
 
     @property
     def command(self) -> str:
-        """The target as it stands on the command line, without secrets: ``train.py:build -- --lr 0.1``."""
+        """The target as on the command line, without secrets: ``train.py:build -- --lr 0.1``."""
         shown, _ = arguments_without_secrets(self.arguments)
         return " -- ".join(filter(None, (self.target, shlex.join(shown))))
 
@@ -93,9 +93,9 @@ class TargetSpec:
 class GpuReadings:
     """NVML's readings while a trial was timed."""
 
-    temperature_c: int | None = None  # the highest
-    sm_clock_mhz: int | None = None  # the median
-    power_w: float | None = None  # the mean
+    temperature_c: int | None = None  # the highest reading
+    sm_clock_mhz: int | None = None  # the median reading
+    power_w: float | None = None  # the mean reading
     throttle_reasons: tuple[str, ...] = ()
 
 
@@ -105,26 +105,26 @@ class TrialSpec:
 
     trial_id: str
     target: TargetSpec
-    settings: dict[str, Value]  # over the user's own
-    measure_s: float  # its share of the budget
+    settings: dict[str, Value]  # on top of the user's own settings
+    measure_s: float  # the seconds to measure: the trial's share of the budget
     warmup_limit_s: float
     timeout_s: float
     log_path: str
-    at_least_s: float = 0.0  # measured also when the interval is narrow earlier
+    at_least_s: float = 0.0  # seconds to measure even if the interval is narrow earlier
     recipe_folders: tuple[str, ...] = ()
     seed: int = 0  # fixes the model's weights and the batches
     stream_seed: int = 0  # fixes the random streams of the steps (dropout)
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)  # variables to set in a fresh interpreter
-    export_path: str = ""  # the file that a trial verifies; empty for the loop that it is compared with
-    steps: int = 0  # a plain loop runs so many and returns their losses; 0: it is timed. Also those before a score
-    rounded: bool = False  # the parameters of a loop to verify are rounded to bfloat16 before it trains
+    export_path: str = ""  # the file that a trial verifies; empty for the plain loop without the file
+    steps: int = 0  # steps of a plain loop that returns its losses (0: it is timed), or training steps before a score
+    rounded: bool = False  # a loop to verify rounds its parameters to bfloat16 before it trains
     evaluate: str = ""  # the function that scores the model, as module:attr
-    times_phases: bool = False  # it times the parts of a step once the blocks are timed
-    world: World | None = None  # it runs on torchrun, over these ranks
-    loss_form: str = ""  # as the inspection found it; empty where none has been
-    beside: int | None = None  # the id of the process that compiles meanwhile for the same session
-    leaving: int | None = None  # that of the trial before, where it may still hold its memory
+    times_phases: bool = False  # the trial times the phases of a step after the blocks
+    world: World | None = None  # torchrun starts the trial over these ranks; None for one process
+    loss_form: str = ""  # the form that an inspection found; empty if there was none yet
+    beside: int | None = None  # the id of the process that compiles for the same session at the same time
+    leaving: int | None = None  # the id of the previous trial's process, if it may still hold memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +132,29 @@ class Exported:
     """A file to verify."""
 
     path: str
-    config: dict[str, Any] | None = None  # the patched one that build(config) gets, None for the session's
-    read_as: dict[str, str] = field(default_factory=dict)  # the user's files, and those that are run in their place
+    config: dict[str, Any] | None = None  # the patched config for build(config); None for the session's config
+    read_as: dict[str, str] = field(default_factory=dict)  # by a file of the user: the file that is run in its place
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The speed of an exported file in a plain loop, beside the same loop without it."""
+    """The speed of a plain loop with an exported file, compared with the same loop without it."""
 
     path: str
     speedup: float | None = None  # the ratio of samples per second
     plain_step_ms: float | None = None
     tuned_step_ms: float | None = None
-    session_speedup: float | None = None  # as the session measured it
-    seconds: float = 0.0  # that verifying took
-    problem: str = ""  # why the speed is unknown
-    difference: float | None = None  # the relative one of what is compared, None where nothing is
+    session_speedup: float | None = None  # the speed-up that the session measured
+    seconds: float = 0.0  # the duration of the verification
+    problem: str = ""  # the reason that the speed is unknown
+    difference: float | None = None  # the relative difference of outputs or losses; None if not compared
     compared: str = "outputs"  # or losses
-    whole_rounds: bool = False  # rounds of a script's own loop were timed: the step, and all else that it does
+    whole_rounds: bool = False  # whole rounds of a script's loop were timed: the step and the other statements
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Single calls, each waited for before the next begins: percentiles in ms, and the number of calls."""
+    """The latency of single calls, each of which ends before the next begins: percentiles in ms."""
 
     p50_ms: float
     p95_ms: float
@@ -164,7 +164,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Back-to-back steps timed together: wall seconds between two moments at which the device had done all before."""
+    """Back-to-back steps that are timed together, in wall seconds; the device is idle before and after."""
 
     steps: int
     samples: int
@@ -183,26 +183,26 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """A batch as a step takes it apart, in Python that names it ``batch``."""
+    """How a step takes a batch apart, as Python expressions of ``batch``."""
 
-    kind: str  # tensor; list or mapping, of tensors only; nested, with other parts; object, with a method to
+    kind: str  # tensor; list or mapping (of tensors only); nested (with other parts); object (with a method to())
     inputs: tuple[str, ...] = ()  # the arguments of the model
-    target: str = ""  # arguments of the loss behind the output, or code that reads it; empty where unknown
+    target: str = ""  # the arguments of the loss after the output, or code that reads them; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A statement of a loop behind its step, with its share of a round (0 to 1)."""
+    """A statement of a loop after its step, with its share of a round's time (0 to 1)."""
 
     text: str
     line: int
     share: float
-    evaluates: bool  # it calls a model without gradients
+    evaluates: bool  # the statement calls a model without gradients
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Whole rounds of a script's loop, as they are written: means of so many, and what takes most beside the step."""
+    """The mean times of whole rounds of a script's loop, and the slowest statements outside the step."""
 
     rounds: int
     round_ms: float
@@ -214,53 +214,53 @@ class RoundTimes:
 class Score:
     """The number that the user's evaluation gives for a model; higher is better."""
 
-    value: float | None = None  # None where it gave none
-    steps: int = 0  # of training before
-    baseline: float | None = None  # that of the user's own settings
-    problem: str = ""  # why there is none, or why it is not enough
+    value: float | None = None  # None if the evaluation gave no number
+    steps: int = 0  # training steps before the evaluation
+    baseline: float | None = None  # the score with the user's own settings
+    problem: str = ""  # the reason that there is no score, or that it is too low
 
 
-# Updates that a gradient scaler may skip in the first steps: at half of its scale each time, none that fits is lower.
+# The most updates that a gradient scaler may skip in the first steps. Each halves the scale; more find no better one.
 MOST_SKIPPED_STEPS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks."""
+    """The outcome and the measurements of a trial. A failed trial has a reason and no blocks."""
 
     outcome: Outcome
     reason: str = ""
     hint: str = ""
     details: str = ""
-    causes: tuple[Cause, ...] = ()  # what a failed trial failed in; none where that is not known
+    causes: tuple[Cause, ...] = ()  # the causes of a failure; empty if not known
     batch_size: int | None = None
     blocks: tuple[Block, ...] = ()
-    event_step_ms: tuple[float, float, float] | None = None  # 5th, 50th and 95th percentile, by events
-    latency: Latency | None = None  # of single calls; None in training, and where too few fit into the time
+    event_step_ms: tuple[float, float, float] | None = None  # 5th, 50th and 95th percentile of steps, by CUDA events
+    latency: Latency | None = None  # latency of single calls; None in training, and if there was time for too few
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     device_used_bytes: int | None = None
     startup_s: float | None = None
     build_s: float | None = None
-    prepare_s: float | None = None  # applying the settings
-    warmup_s: float | None = None  # everything from the first step to the steady state
+    prepare_s: float | None = None  # the time for applying the settings
+    warmup_s: float | None = None  # the time from the first step to the steady state
     warmup_steps: int = 0
-    measuring_s: float = 0.0  # timing, looking at the first results, and for the baseline profiling
+    measuring_s: float = 0.0  # the time for timing, comparing the first results and, in the baseline, profiling
     wall_s: float | None = None
-    losses: tuple[float, ...] = ()  # the first ones, in training
-    outputs: tuple[float, ...] = ()  # the sum and a fixed sample of the model's; in training those of the first step
+    losses: tuple[float, ...] = ()  # the losses of the first steps, in training
+    outputs: tuple[float, ...] = ()  # the sum and a fixed sample of the model's outputs (training: first step)
     notes: tuple[str, ...] = ()
-    disturbed: str = ""  # what from outside made the timings unreliable; empty when nothing did
-    skipped_steps: int = 0  # updates that a gradient scaler skipped in the first steps
-    operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
-    energy_j_per_sample: float | None = None  # of the whole GPU over the blocks, idle draw and pauses included
+    disturbed: str = ""  # the disturbance from outside that made the timings unreliable; empty if there was none
+    skipped_steps: int = 0  # the number of updates that a gradient scaler skipped in the first steps
+    operations: int = 0  # the number of operations with gradients in the forward pass; 0 if not known
+    energy_j_per_sample: float | None = None  # energy of the whole GPU during the blocks, with idle draw and pauses
     gpu: GpuReadings | None = None
     log_path: str = ""
-    phases: dict[str, float] = field(default_factory=dict)  # ms per part of a step, each waited for
-    ranks: RanksFound | None = None  # of several: blocks hold the samples of all, peaks are the largest of any
-    loss_form: str = ""  # a value of LossForm; empty where it is not known
+    phases: dict[str, float] = field(default_factory=dict)  # ms by phase; the host waits after each phase
+    ranks: RanksFound | None = None  # for several ranks: blocks hold the samples of all, peaks are the largest of any
+    loss_form: str = ""  # a value of LossForm; empty if not known
     batch_form: BatchForm | None = None
-    whole_rounds: RoundTimes | None = None  # of a script's loop, in the baseline
+    whole_rounds: RoundTimes | None = None  # the times of a script's loop; only in the baseline
     score: Score | None = None
 
     @property
@@ -270,7 +270,7 @@ class TrialResult:
 
     @property
     def probed(self) -> bool:
-        """Whether the trial produced losses or outputs, which is all that a trial in a higher precision does."""
+        """Whether the trial produced losses or outputs. A trial in a higher precision produces nothing else."""
         return self.outcome is Outcome.MEASURED and bool(self.losses or self.outputs)
 
 
@@ -279,12 +279,12 @@ class TimeSpent:
     """The wall time of a session by use, in seconds."""
 
     measuring_s: float
-    warming_up_s: float  # first steps and compilation too
+    warming_up_s: float  # including the first steps and compilation
     session_s: float
 
     @property
     def outside_s(self) -> float:
-        """Starting processes, importing, loading the model, applying settings, waiting for processes to end."""
+        """The other seconds: starting and ending processes, importing, loading the model, applying settings."""
         return max(0.0, self.session_s - self.measuring_s - self.warming_up_s)
 
     @property
@@ -295,18 +295,18 @@ class TimeSpent:
 
 @dataclass(frozen=True, slots=True)
 class NumericsResult:
-    """Measured numerics against the baseline."""
+    """The numerics of a trial, compared with the baseline."""
 
-    measured: Numerics  # what the recipe declares, where nothing could be compared
+    measured: Numerics  # the measured class; the declared class if nothing could be compared
     declared: Numerics
-    difference: float | None  # relative: 0 when bit-equal, None if not comparable
+    difference: float | None  # relative difference from the baseline: 0 if bit-equal, None if not comparable
     text: str
-    from_reference: float | None = None  # relative, from the same steps in a higher precision; None without one
-    baseline_from_reference: float | None = None  # the same of the baseline's
-    as_baselines: bool = False  # as two runs of the baseline differ: nothing speaks against the class declared
+    from_reference: float | None = None  # relative difference from the same steps in a higher precision, if they ran
+    baseline_from_reference: float | None = None  # the same difference for the baseline
+    as_baselines: bool = False  # it differs no more than two runs of the baseline: the declared class may be true
     compared: bool = True
-    another_draw: float = 0.0  # relative: the most that other random numbers change, where the steps draw some
-    score: Score | None = None  # judged by the session's bounds; None where none was taken
+    another_draw: float = 0.0  # the largest relative change by other random numbers; 0 if the steps draw none
+    score: Score | None = None  # the score, judged by the session's bounds; None if the model was not scored
 
     @property
     def worse_than_declared(self) -> bool:
@@ -315,20 +315,20 @@ class NumericsResult:
 
     @property
     def decisive(self) -> Numerics:
-        """The class that decides on consent: as measured, unless the baseline varies as much."""
+        """The class that decides on consent: the measured one or, if the baseline varies as much, the milder one."""
         return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
 
 
-# The whole interval of a change lies above this or below its inverse; that of none within the other. Ratios.
+# Ratios. A change: the whole interval is above CHANGE or below 1/CHANGE. The same: it is between 1/_SAME and _SAME.
 CHANGE, _SAME = 1.01, 1.03
-_OPEN_RATIO = 1.5  # an interval whose upper end is more than so many times its lower end tells nothing
+_OPEN_RATIO = 1.5  # an interval is useless if its upper end is more than 1.5 times its lower end
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A speed-up over the baseline, always the ratio of samples per second, with its interval.
+    """A speed-up over the baseline (a ratio of samples per second) with its interval.
 
-    The interval is of 95 % where the settings took turns with the baseline (``paired``), of 99 % elsewhere.
+    It is a 95 % interval if the settings were measured in turns with the baseline (``paired``), else a 99 % one.
     """
 
     speedup: float
@@ -338,12 +338,12 @@ class Comparison:
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval is too wide to tell anything: it may be much faster, or much slower."""
+        """Whether the interval is too wide to tell anything: the settings may be much faster, or much slower."""
         return self.verdict is Verdict.UNCLEAR and self.ci_high > _OPEN_RATIO * self.ci_low
 
     @property
     def verdict(self) -> Verdict:
-        """Faster or slower when the whole interval is, by 1 %; the same when it lies within 3 % of 1; else unclear."""
+        """Faster or slower if the whole interval is, by 1 %; the same if it is within 3 % of 1; else unclear."""
         if self.ci_low > CHANGE:
             return Verdict.FASTER
         if self.ci_high < 1 / CHANGE:
@@ -356,19 +356,19 @@ class TrialRecord:
     """A candidate with its result, compared with the baseline."""
 
     candidate: Candidate
-    settings: dict[str, Value]  # all that was applied
+    settings: dict[str, Value]  # all settings that were applied
     result: TrialResult
     comparison: Comparison | None = None
     numerics: NumericsResult | None = None
     break_even_steps: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    confirmed: bool = False  # turns with the baseline settled it
-    contribution: Comparison | None = None  # how many times as fast other settings are with it as without it
+    confirmed: bool = False  # measured in turns with the baseline, with a clear result
+    contribution: Comparison | None = None  # the speed-up that the candidate adds to other settings
 
     @property
     def own_effect(self) -> Comparison | None:
-        """The candidate's own effect on the speed: alone over the baseline, else its contribution to the others."""
+        """The candidate's own effect on the speed: alone, or what it adds if it was only measured with others."""
         return self.comparison if self.alone or self.contribution is None else self.contribution
 
     @property
@@ -400,20 +400,20 @@ class StackRecord:
     break_even_steps: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
-    confirmed: bool = False  # turns, A B B A, settled it
-    # The baseline's as timed beside the stack. The speed-up is the ratio to those: the first may differ by a drift.
+    confirmed: bool = False  # measured in turns with the baseline (A B B A), with a clear result
+    # The baseline's figures from those turns. The speed-up is relative to them, since the machine may drift.
     baseline_step_ms: float | None = None
     baseline_samples_per_s: float | None = None
     dropped: dict[str, str] = field(default_factory=dict)
 
     @property
     def pending(self) -> bool:
-        """Whether these settings have yet to be measured together, because the person rejected others of a stack."""
+        """Whether these settings must still be measured together, because the person rejected one of the stack."""
         return self.result.outcome is Outcome.SKIPPED
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the settings together; skipped while that is still to come."""
+        """The verdict on the settings together; skipped until they are measured."""
         if self.pending:
             return Verdict.SKIPPED
         return self.comparison.verdict if self.comparison else Verdict.FAILED
@@ -430,21 +430,21 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRecord:
-    """The user's own settings, measured. Differences are relative, and 0 where there was one run only."""
+    """The measurements with the user's own settings. Differences are relative, and 0 if there was only one run."""
 
     result: TrialResult
     step_ms: float
     samples_per_s: float
-    half_width: float = 0.0  # of the 95 % interval of its speed, as a share: of one run, what other machines showed
-    memory_floor: float = 0.0  # the difference in peak memory that identical runs showed
-    energy_floor: float = 0.0  # the same in energy
-    runs: int = 2  # how many there were
-    apart: float = 0.0  # the slowest took longer by this share than the fastest
+    half_width: float = 0.0  # half the 95 % interval of the speed, as a share; after one run, other machines' value
+    memory_floor: float = 0.0  # the difference in peak memory between identical runs
+    energy_floor: float = 0.0  # the difference in energy between identical runs
+    runs: int = 2  # the number of runs
+    apart: float = 0.0  # the share by which the slowest run took longer than the fastest
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A ranked candidate: at most one value per recipe, the best. ``in_stack`` when the final stack has it."""
+    """A ranked candidate, with the best value of its recipe. ``in_stack``: the final stack contains it."""
 
     rank: int
     record: TrialRecord
@@ -455,5 +455,5 @@ class Recommendation:
 
     @property
     def recipe(self) -> str:
-        """The id of its recipe."""
+        """The id of the candidate's recipe."""
         return self.record.candidate.recipe

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from advisor.records.hardware import Hardware
 from advisor.records.kinds import Bottleneck, Mode, Value
 
-# The compute capability from which a GPU's tensor cores take a type. CUDA C++ Programming Guide, "Compute
-# Capabilities"; tf32 is the form in which they take float32.
+# The first compute capability whose tensor cores support a type (tf32 is their form of float32). CUDA C++ Programming
+# Guide, "Compute Capabilities".
 TENSOR_CORES_SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "tf32": (8, 0), "float8": (8, 9)}
-# Why an iterable dataset gets one worker at most, unless its owner gave it several.
+# The reason that a loader of an iterable dataset is tried with at most one worker, if the user gave it no more.
 ONE_WORKER = "each worker yields all samples unless the dataset shards them: then give the loader two workers yourself"
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """A DataLoader as the user built it. Problems are sentences, empty for none."""
+    """A DataLoader as the user built it. A problem is a sentence; it is empty if there is none."""
 
     batch_size: int | None
     num_workers: int
@@ -24,12 +24,12 @@ class LoaderFacts:
     length: int | None  # in batches; None for an iterable dataset
     iterable_dataset: bool
     custom_batch_sampler: bool
-    movable_transforms: tuple[str, ...] = ()  # the dataset's last ones, which could run on whole batches on the device
-    copy_problem: str = ""  # why the loader cannot be made anew with other options
-    workers_problem: str = ""  # why it gets no workers
+    movable_transforms: tuple[str, ...] = ()  # the dataset's last transforms that could run on the device, in batches
+    copy_problem: str = ""  # the reason that the loader cannot be rebuilt with other options
+    workers_problem: str = ""  # the reason that the loader cannot have workers
     on_device_problem: str = "it is not known whether its samples can be kept on the device"
-    longest: int = 0  # the greatest length of the first batches, where these show what fills the tails of their samples
-    padding_problem: str = ""  # why they cannot be padded further
+    longest: int = 0  # the greatest length in the first batches, if they show the values that pad their samples
+    padding_problem: str = ""  # the reason that batches cannot be padded further
     decoding_problem: str = "it is not known how its image files are decoded"
 
 
@@ -44,7 +44,7 @@ class OptimizerFacts:
     tensors: int
     state_bytes: int = 0
     builtin: bool = True  # a class of torch.optim
-    made_steps: bool = False  # it has state already, as that of a watched script has
+    made_steps: bool = False  # the optimizer already has state (that of a watched script, for example)
 
     @property
     def full_name(self) -> str:
@@ -54,19 +54,19 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A call or some statements of the user's that settings concern. Lines count from 1, columns from 0."""
+    """A call or statements in the user's code that settings change. Lines count from 1, columns from 0."""
 
-    kind: str  # what is there, such as a loop, a model or a loader call: advisor/workloads/places.py
+    kind: str  # the kind of place (a loop, a model, a loader call): see advisor/workloads/places.py
     file: str
     line: int
     column: int
     end_line: int
     end_column: int
-    name: str = ""  # the expression that holds the object in this place; of a step the model and its optimizers
-    takes: tuple[str, ...] = ()  # the names that the statements get from the rest of their round
-    gives: tuple[str, ...] = ()  # the names that they give to the rest of the function
-    problem: str = ""  # why the statements cannot become a function
-    behind: tuple[int, ...] = ()  # the lines of statements among these that may as well stand behind them
+    name: str = ""  # the expression of the object in this place; for a step, of the model and its optimizers
+    takes: tuple[str, ...] = ()  # the names that the statements read and other statements of the round set
+    gives: tuple[str, ...] = ()  # the names that the statements set and the function reads later
+    problem: str = ""  # the reason that the statements cannot become a function
+    behind: tuple[int, ...] = ()  # the lines of those statements that can be moved after the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WorkloadFacts:
     parameter_bytes: int
     parameter_tensors: int
     parameter_dtypes: tuple[str, ...]
-    families: dict[str, int]  # modules by kind, a name of _FAMILIES in advisor/trial/inspection.py
+    families: dict[str, int]  # the number of modules by family: a name of _FAMILIES in advisor/trial/inspection.py
     batch_size: int | None
     batch_text: str
     data_kind: str
@@ -92,31 +92,31 @@ class WorkloadFacts:
     optimizer: OptimizerFacts | None
     loader: LoaderFacts | None
     threads: int
-    current: dict[str, Value] = field(default_factory=dict)  # the value of every known setting as the user has it
+    current: dict[str, Value] = field(default_factory=dict)  # the user's present value of every known setting
     notes: tuple[str, ...] = ()
-    linear_shapes: tuple[tuple[int, int, int], ...] = ()  # inputs, outputs and count of each size
+    linear_shapes: tuple[tuple[int, int, int], ...] = ()  # linear layers: inputs, outputs and count of each size
     repeated_blocks: tuple[tuple[str, int], ...] = ()  # class and count
-    block_shapes: int = 0  # the shapes of those to compile by themselves, a count
-    parameter_shapes: int = 0  # those of all parameters, a count
+    block_shapes: int = 0  # how many different shapes the blocks for regional compilation have
+    parameter_shapes: int = 0  # how many different shapes the parameters have
     varying_shapes: bool = False  # the first batches differ in shape
-    empty_masks: int = 0  # attention masks that mask nothing in any of the first batches, a count
-    clip_norm: float | None = None  # the norm that the user clips gradients to, None without clipping
-    biased_conv_norm_pairs: int = 0  # convolutions whose bias a norm cancels
-    conv_norm_pairs: int = 0  # batch norms that could be folded (looked for in inference only)
+    empty_masks: int = 0  # how many attention masks mask nothing in any of the first batches
+    clip_norm: float | None = None  # the norm to which the user clips gradients; None without clipping
+    biased_conv_norm_pairs: int = 0  # how many convolutions have a bias that a norm cancels
+    conv_norm_pairs: int = 0  # how many batch norms can be folded (counted in inference only)
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()  # a multiple, the layers to pad to it, the widest outputs
-    models: int = 1  # that the step works with
-    large_head: int = 0  # outputs of the last layer, where it is a linear one for a large vocabulary
-    own_step: bool = False  # the user wrote the step, and what happens inside it is not known
-    loss_form: str = ""  # of advisor.step.loss.LossForm; empty in sessions recorded before
-    ranks: int = 1  # processes of torchrun that the user's script trains in, each on a GPU
-    spread_already: str = ""  # what of the loop the user spreads over processes or GPUs; empty for nothing
+    models: int = 1  # the number of models in the step
+    large_head: int = 0  # the outputs of the last layer, if it is a linear layer for a large vocabulary
+    own_step: bool = False  # the user wrote the step, so its inside is not known
+    loss_form: str = ""  # a value of advisor.step.loss.LossForm; empty in sessions of earlier versions
+    ranks: int = 1  # the number of torchrun's processes in which the user's script trains, each on a GPU
+    spread_already: str = ""  # the part of the loop that the user spreads over processes or GPUs; empty if none
     torchscript: bool = False  # the model is a module of TorchScript
-    resizing_problem: str = ""  # why a batch that is no loader's cannot be resized
-    generated_tokens: int | None = None  # of a sample; 0 where it generates and nobody knows, None where it does not
-    casts_inside: str = "none"  # what autocast casts to inside the user's own step; none where off or unknown
+    resizing_problem: str = ""  # the reason that a batch without a loader cannot be resized
+    generated_tokens: int | None = None  # tokens that the step generates a sample; 0: unknown; None: it generates none
+    casts_inside: str = "none"  # the type of autocast inside the user's own step; none if off or unknown
     trainer: str = ""  # the library whose trainer runs the loop, transformers or lightning; else empty
-    capture_problem: str = ""  # why no CUDA graph can hold the step, where known before it is tried
-    places: tuple[Place, ...] = ()  # of the user's files, where settings can be written
+    capture_problem: str = ""  # the reason that no CUDA graph can hold the step, if known before a trial
+    places: tuple[Place, ...] = ()  # the places in the user's files where settings can be written
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""
@@ -134,7 +134,7 @@ class WorkloadFacts:
 
     @property
     def graph_problem(self) -> str:
-        """The reason that the step, or the changed script, cannot have a CUDA graph; empty if it can."""
+        """The reason that the step, or the changed script, cannot use a CUDA graph; empty if it can."""
         places = {kind: [one for one in self.places if one.kind == kind] for kind in ("loop", "forward", "step")}
         if self.capture_problem or not places["loop"]:
             return self.capture_problem
@@ -155,7 +155,7 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the profile: its calls and its own times in a step."""
+    """One operator of the profile: its calls and its own times (without operators it calls) in a step."""
 
     name: str
     calls: float
@@ -165,33 +165,33 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Measured peak rates of the machine; those that do not apply, or need more memory than was free, are None."""
+    """Measured peak rates of the machine. A rate is None if it does not apply or needs more memory than was free."""
 
     matmul_flops_per_s: dict[str, float]  # by type: float32, tf32, bfloat16, float16
     copy_bytes_per_s: float | None = None  # bytes read and written
     call_overhead_s: float | None = None
-    measured_on: str = ""  # the date
+    measured_on: str = ""  # the date of the measurement
 
 
 @dataclass(frozen=True, slots=True)
 class HabitRow:
-    """One way of doing the same thing, measured in the instrumented pass. Fields are None where not measured."""
+    """One way to do a thing that can be done in several ways, as measured in the instrumented pass."""
 
     habit: str  # the recipe's id
-    way: str  # one of its values
-    step_ms: float | None = None  # the step in this way: of validation for eval_no_grad
-    memory_bytes: int | None = None  # the step's peak above what was allocated before it
+    way: str  # one of the recipe's values
+    step_ms: float | None = None  # the step time in this way (for eval_no_grad, of a validation step)
+    memory_bytes: int | None = None  # the step's peak above the memory allocated before it; None if not measured
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlace:
     """A line of the step that makes the host wait for the device."""
 
-    file: str  # empty where no line of Python is to blame
+    file: str  # empty if no line of Python causes the wait
     line: int
-    text: str  # the line as it stands in the file, or what waits
+    text: str  # the line as in the file, or the name of the waiting operator
     calls_per_step: float
-    blocked_ms: float | None  # how long the host stands there in a step; None as inside the backward pass
+    blocked_ms: float | None  # how long the host waits there in a step; None if unknown (inside the backward pass)
 
     @property
     def place(self) -> str:
@@ -201,7 +201,7 @@ class SyncPlace:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The instrumented pass: ms per phase of a step, the top operators, and the step's distance from the roof.
+    """The result of the instrumented pass: ms per phase of a step, the top operators, and the share of peak rates.
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``.
     """
@@ -215,23 +215,23 @@ class Profile:
     ceiling_flops_per_s: float | None = None
     ceiling_dtype: str | None = None
     copy_bytes_per_s: float | None = None
-    calls_per_step: float | None = None  # of operators, without those that operators make themselves
-    call_overhead_s: float | None = None  # of one call on no data to speak of
+    calls_per_step: float | None = None  # calls of operators, without calls by other operators
+    call_overhead_s: float | None = None  # the time of one call of an operator on a tiny tensor
     bottleneck: Bottleneck | None = None
     evidence: str = ""
-    host_to_device_bytes: int | None = None  # copied in each step
-    moved_bytes_per_step: int | None = None  # read and written, each tensor of an operator counted once
+    host_to_device_bytes: int | None = None  # bytes copied in each step
+    moved_bytes_per_step: int | None = None  # bytes read and written; each tensor of an operator counts once
     ceilings: Ceilings | None = None
     trace_path: str = ""  # a Chrome trace of the profiled steps, gzipped
-    habits: tuple[HabitRow, ...] = ()  # ways of doing the same thing, priced
-    sync_places: tuple[SyncPlace, ...] | None = None  # None where nobody looked, as on the CPU
-    host_made_tensors: int | None = None  # made on the host in a step by the model and the loss, and copied
-    called: tuple[str, ...] = ()  # what operators compute, in the words of WorkloadFacts.families and batched_product
-    phases_alone: bool = False  # nothing but the phases was timed, before the pass itself
+    habits: tuple[HabitRow, ...] = ()  # several ways to do the same thing, each measured
+    sync_places: tuple[SyncPlace, ...] | None = None  # None if they were not looked for (on the CPU)
+    host_made_tensors: int | None = None  # tensors that model and loss make on the host in a step, and copy
+    called: tuple[str, ...] = ()  # what the operators compute: names of WorkloadFacts.families, or batched_product
+    phases_alone: bool = False  # only the phases were timed so far; the pass itself comes later
 
     @property
     def kind_of_step(self) -> str:
-        """The bottleneck in words; ``not clear`` where none was found, and empty where none was looked for."""
+        """The bottleneck in words; ``not clear`` if none was found, empty if it was not looked for."""
         return self.bottleneck.kind_of_step if self.bottleneck else "not clear" if self.evidence else ""
 
     def share(self, *phases: str) -> float:
@@ -242,15 +242,15 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A habit that reading the user's source found."""
+    """A habit that costs time, found by reading the user's source."""
 
-    recipe: str  # the id of the one that prices it, or the name of a habit that none does
+    recipe: str  # the id of the recipe that measures its cost, or the habit's name if no recipe does
     file: str
     line: int
-    text: str  # the line as it stands in the file
+    text: str  # the line as in the file
     what: str  # what the line does
     advice: str  # what to write instead
-    value: str = ""  # the recipe's value, as text, that does what the line does; empty where the line lacks it
+    value: str = ""  # the recipe's value, as text, that does the same as the line; empty if the line lacks something
 
     @property
     def place(self) -> str:
@@ -260,7 +260,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's."""
+    """The facts that a recipe may use when it proposes candidates. The peaks are the baseline's."""
 
     hardware: Hardware
     workload: WorkloadFacts
@@ -270,17 +270,17 @@ class Facts:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     sources: dict[str, str] = field(default_factory=dict)  # fingerprints of the user's own modules, by path
-    gpus: int = 1  # how many the settings at hand are measured on
-    operations: int = 0  # of the model's forward pass that gradients flow through, 0 where not known
+    gpus: int = 1  # the number of GPUs that the present settings are measured on
+    operations: int = 0  # the number of operations with gradients in the forward pass; 0 if not known
 
     def computes(self, *families: str) -> bool:
-        """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""
+        """Whether a step computes one of these families, by a module of the model or by calling a function."""
         called = self.profile.called if self.profile else ()
         return self.workload.has(*families) or any(family in called for family in families)
 
     @property
     def instrumented(self) -> Profile | None:
-        """The profile, once the instrumented pass was made; None while its phases alone are known."""
+        """The profile after the instrumented pass; None before it, even if the phases are known."""
         return None if self.profile is None or self.profile.phases_alone else self.profile
 
     @property

@@ -1,4 +1,4 @@
-"""Two sessions side by side as sections, and a summary that says which of their speeds differ measurably."""
+"""Two sessions side by side as sections, and a sentence that says whether their speeds differ measurably."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from advisor.report.figures import how_confirmed
 from advisor.report.rows import ranking
 from advisor.report.settings import figure_pairs
 
-_ALWAYS = ("Baseline", "Combination")  # the kinds that are shown even where nothing differs
+_ALWAYS = ("Baseline", "Combination")  # the sections that are shown even if nothing differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Measured:
 
 
 def comparison_sections(before: Measured, after: Measured) -> tuple[Section, ...]:
-    """The differences between two sessions, the most important first. A section without any is left out."""
+    """The differences between two sessions, the most important first. A section without differences is left out."""
     one, other = _known(before), _known(after)
     headings, found = ("", before.session_id, after.session_id), list[Section]()
     for title in one:
@@ -39,7 +39,7 @@ def comparison_sections(before: Measured, after: Measured) -> tuple[Section, ...
 
 
 def summary(before: Measured, after: Measured) -> str:
-    """Return the answer in one sentence: whether the workload itself, and its best settings, became faster."""
+    """Return one sentence that says whether the baseline and the best settings became faster."""
     one, other = before.state.baseline, after.state.baseline
     if one is None or other is None:
         missing = before.session_id if one is None else after.session_id
@@ -57,7 +57,7 @@ def summary(before: Measured, after: Measured) -> str:
 
 
 def _moved(ratio: float, noise: float) -> str:
-    """The change of a speed in words, by its ratio and the half width of both intervals together."""
+    """The change of a speed in words. ``noise`` is the half width of both intervals together."""
     if abs(math.log(ratio)) <= math.log1p(noise):
         return "kept the same speed, within the intervals"
     return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
@@ -67,7 +67,7 @@ def _moved(ratio: float, noise: float) -> str:
 
 
 def _known(side: Measured) -> dict[str, Mapping[str, Inline]]:
-    """All that is compared of a session, by its kind and its name."""
+    """Everything about a session that is compared, by section and by name."""
     state, facts, found = side.state, side.state.facts, ranking(side.state)
     stack = figure_pairs(found.together, how_confirmed(state.stack, state)) if found.together and state.stack else ()
     machine = hardware_table(state.hardware, None).rows if state.hardware else ()

@@ -1,4 +1,4 @@
-"""A report's building blocks, of whatever it is. All that is in a block is text; a renderer gives it a form."""
+"""The building blocks of any report. A block holds only text; a renderer gives it a form."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
     numbers: frozenset[str] = frozenset()  # the columns that are aligned to the right
-    brief: tuple[str, ...] = ()  # the columns that are shown where there is little room; empty for all
-    remarks: str = ""  # the column whose cells stand under the table there, each after the first cell of its row
+    brief: tuple[str, ...] = ()  # the columns that are shown if there is little room; empty for all columns
+    remarks: str = ""  # the column whose cells move under the table then, each after the first cell of its row
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -48,7 +48,7 @@ def pairs(rows: Iterable[tuple[str, Inline]]) -> Table:
 
 
 def table_of(rows: Sequence[Mapping[str, Inline]], words: Iterable[str] = (), **more: Any) -> Table:
-    """A table of cells by their headings, without the columns that are empty in all rows.
+    """Return a table from cells by heading, without the columns that are empty in all rows.
 
     The columns named in ``words`` hold text, all others numbers. ``more`` are further fields of the table.
     """
@@ -63,19 +63,19 @@ def by_heading(headings: Iterable[str], *rows: Iterable[Inline]) -> list[dict[st
 
 
 def grouped(told: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Names with what is told of each, by that: each text once, behind all names that it is told of."""
+    """Group names by their texts: each text appears once, after all the names that have it."""
     names: dict[str, list[str]] = {}
     for name, text in told:
         names.setdefault(text, []).append(name)
     return [(", ".join(of), text) for text, of in names.items() if text]
 
 
-Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of a bar, which has a colour
+Tone = Literal["baseline", "stack", "faster", "slower", "other"]  # the role of a bar; it decides the colour
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar between two places of 0 to 1. ``text`` is its figure; ``details`` follow it. The point is in the bar."""
+    """A bar from ``start`` to ``end``, both from 0 to 1, with a ``point`` in between. ``text`` is its figure."""
 
     name: str
     start: float
@@ -89,7 +89,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a stacked bar; where there is no room for its name, the first letter stands in it."""
+    """A part of a stacked bar. If its name does not fit, only the first letter is drawn."""
 
     name: str
     size: float
@@ -98,7 +98,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """A bar of parts, on a scale of its own."""
+    """A bar of several parts, with its own scale."""
 
     name: str
     text: str
@@ -107,7 +107,7 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars under one another; ``words`` say what they show. Only the stacked ones have their own scales."""
+    """Bars under one another; ``words`` describe them. Stacked bars have their own scales, the others share one."""
 
     title: str
     words: str
@@ -125,13 +125,13 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
-    whole: bool = False  # only the whole report has it, not a summary
-    warns: bool = False  # a reader has to know it before believing the rest
-    folded: bool = False  # a page shows it on a click
+    whole: bool = False  # this section is in the whole report, but not in a summary
+    warns: bool = False  # a reader has to know this section before believing the others
+    folded: bool = False  # a web page shows this section after a click
 
 
 def section(title: str, *blocks: Block | None, **more: bool) -> Section:
-    """A section of those blocks that have something to show. ``more`` are further fields of it."""
+    """Return a section without the empty blocks. ``more`` are further fields of the section."""
     return Section(title, tuple(block for block in blocks if block), **more)
 
 

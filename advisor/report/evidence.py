@@ -25,7 +25,7 @@ from advisor.report.document import Code, Inline, Section, Table, by_heading, pa
 from advisor.report.rows import title_of
 
 _OPERATORS_SHOWN = 10
-_MOST_OF_A_PEAK = 1.5  # a larger share of a measured peak rate is a contradiction; fast algorithms reach more than 1
+_MOST_OF_A_PEAK = 1.5  # a larger share of a measured peak rate contradicts it; fast algorithms reach more than 1
 
 
 def caveats_section(state: SessionState) -> Section:
@@ -35,8 +35,8 @@ def caveats_section(state: SessionState) -> Section:
     if stack and stack.result.disturbed:
         caveats.append(f"The settings together are unreliable: {stack.result.disturbed}.")
     caveats += [
-        f"A step reaches {reached.words}, more than a peak allows: other programs slowed its measurement, or the "
-        "step computes in another way."
+        f"A step reaches {reached.words}, more than a peak allows: other programs slowed the peak's measurement, or "
+        "the step uses a faster algorithm."
         for reached in figures.roof_shares(state)
         if reached and reached.share > _MOST_OF_A_PEAK
     ]
@@ -49,7 +49,7 @@ def caveats_section(state: SessionState) -> Section:
 
 
 def baseline_section(state: SessionState, catalog: Catalog | None = None) -> Section:
-    """What limits the step, the workload, and the measurements with the user's own settings."""
+    """The section on the baseline: the limit of the step, the workload, and the measurements with the own settings."""
     limit = ""
     if (profile := state.profile) and profile.kind_of_step:
         subject = "The step is" if profile.bottleneck else "What limits the step is"
@@ -59,7 +59,7 @@ def baseline_section(state: SessionState, catalog: Catalog | None = None) -> Sec
 
 
 def workload_rows(facts: Facts | None, catalog: Catalog | None = None) -> Iterator[tuple[str, str]]:
-    """The workload, and the user's present settings that differ from the defaults in the catalogue."""
+    """The rows about the workload, and the user's present settings that differ from the catalogue's defaults."""
     if facts is None:
         return
     workload, dtypes = facts.workload, "/".join(facts.workload.parameter_dtypes)
@@ -132,7 +132,7 @@ def hardware_table(hardware: Hardware, facts: Facts | None) -> Table:
 
 
 def time_section(state: SessionState, profile: Profile) -> Section:
-    """The phases of the step, and the operators with the most time of their own: on the device where there is one."""
+    """The phases of the step, and the operators with the most time of their own on the device (else on the host)."""
     on_device, longest = figures.by_own_time(profile.operators)
     where, more = "device" if on_device else "host", len(longest) - _OPERATORS_SHOWN
     left_out = f" ({more} more in the JSON report)" if more > 0 else ""
@@ -147,8 +147,8 @@ def time_section(state: SessionState, profile: Profile) -> Section:
 
 
 def phases_blocks(state: SessionState, profile: Profile) -> tuple[Table, str]:
-    """The phases of a step, if they are known, and the combination's where they were timed; the reason if their sum is
-    more than the step."""
+    """The phases of the baseline's step and, if timed, of the combination's. If the phases add up to more than the
+    step, a sentence says why."""
     tuned, known, rows = figures.tuned_phases(state), profile.phases, list[tuple[str, ...]]()
     for name in dict.fromkeys((*known, *tuned)) if known else ():
         share = format_percent(profile.share(name), digits=1) if name in known else MISSING
@@ -176,7 +176,7 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
     """The work of a step and its share of the machine's peaks, as far as measured."""
     if profile.flops_per_step:
         yield "Arithmetic", f"{format_amount(profile.flops_per_step, 'FLOP')} a step"
-        if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
+        if profile.ceiling_flops_per_s is None:  # with a known peak rate, the share of that rate is shown instead
             yield "Rate", format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
     if (moving := step_copy_share(profile)) is not None:
         moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
@@ -196,7 +196,7 @@ def _step_rows(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def sweep_section(state: SessionState, catalog: Catalog) -> Section | None:
-    """Throughput by batch size with its knee, and what to change with the batch size. Nothing for one size."""
+    """Throughput by batch size with its knee, and advice on the batch size. None if only one size was measured."""
     points = figures.sweep_of(state)
     if not points:
         return None
@@ -218,7 +218,7 @@ def sweep_section(state: SessionState, catalog: Catalog) -> Section | None:
 
 
 def source_section(state: SessionState) -> Section | None:
-    """The findings in the user's source, with the cost where it was measured."""
+    """The findings in the user's source, each with its cost if that was measured."""
     if not state.source_files:
         return None
     habits = f"{counted(len(state.findings), 'habit')} found" if state.findings else "Nothing slow found"
@@ -231,7 +231,7 @@ def source_section(state: SessionState) -> Section | None:
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
-    """The cost of a finding's line: measured by a trial, or as a way that no trial measures; empty for none."""
+    """The cost of a finding's line, measured by a trial or by the instrumented pass; empty if not measured."""
     if record := price_of(finding, state.trials.values()):
         return f"{record.candidate.name} {interval_or_words(record.comparison)}"
     steps = {row.way: row.step_ms or 0.0 for row in habit_rows(state) if row.habit == finding.recipe}
@@ -242,10 +242,10 @@ def price_text(finding: Finding, state: SessionState) -> str:
 
 
 def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """The trial that measured the cost of a finding; None where there was none.
+    """Return the trial that measured the cost of a finding; None if there was none.
 
-    If the loop has the setting, that is the trial without it; else the trial that does what the line does. If the
-    line lacks something, it is the best trial of the recipe.
+    If the user's loop uses the setting, this is the trial without it, else the trial with the line's value. If the
+    finding has no value because the line lacks something, it is the recipe's best trial.
     """
     own = [record for record in records if record.candidate.recipe == finding.recipe and record.alone]
     measured = [record for record in own if record.comparison is not None]
@@ -257,7 +257,7 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Section:
-    """Lines that make the host wait for the device, and ways of doing the same thing, timed beside each other."""
+    """Lines that make the host wait for the device, and the times of several ways to do the same thing."""
     profile = state.profile
     places = (profile and profile.sync_places) or ()
     waits = [(one.place, Code(one.text), format_count(one.calls_per_step), format_ms(one.blocked_ms)) for one in places]
@@ -275,5 +275,5 @@ def habits_section(state: SessionState, catalog: Catalog | None) -> Section:
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:
-    """The ways of doing the same thing that the instrumented pass timed; older journals also hold untimed ones."""
+    """The ways to do the same thing, with their step times. Older journals also hold ways without a time."""
     return tuple(row for row in state.profile.habits if row.step_ms is not None) if state.profile else ()

@@ -1,4 +1,4 @@
-"""Measured figures in the words that the app, the summary and the reports share, and conclusions from them."""
+"""Words for measured figures, shared by the app, the summary and the reports; and conclusions from the figures."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
@@ -35,7 +35,7 @@ from advisor.records import (
 
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
-STAGES = {  # of a session, as it names them
+STAGES = {  # the stages of a session, in words
     "baseline": "measuring the baseline",
     "stack": "trying the usual combination",
     "instruments": "measuring noise and the profile",
@@ -49,7 +49,7 @@ IN_TURN = "in turn with the baseline"
 
 
 def before_and_after(form: Callable[[float | None], str], before: float | None, after: float | None) -> str:
-    """Two figures with their unit, written once if it is the same; the second alone where the first is not known."""
+    """Two figures with their units; a common unit is written once. The second figure alone if the first is None."""
     first, second = form(before), form(after)
     number, _, unit = first.partition(" ")
     shown = number if unit and second.endswith(f" {unit}") else first
@@ -64,7 +64,7 @@ def effect_words(record: TrialRecord) -> str:
 
 
 def as_sentence(text: str) -> str:
-    """A remark of the session, which begins in lower case and has no end, as a sentence."""
+    """Make a sentence of a remark, which begins with a small letter and has no full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
@@ -80,7 +80,7 @@ def interval_words(baseline: BaselineRecord) -> str:
 
 
 def how_confirmed(stack: StackRecord, state: SessionState) -> str:
-    """The certainty of the stack's figure: ``confirmed`` by turns, and by the exported file if it was timed; or not."""
+    """The certainty of the stack's figure: ``confirmed`` if measured in turns and, if it was timed, by the file."""
     if stack.confirmed:
         agrees = state.verification is None or file_finding(state, state.verification)[0]
         return "confirmed" if agrees else "not confirmed by the exported file"
@@ -89,13 +89,13 @@ def how_confirmed(stack: StackRecord, state: SessionState) -> str:
 
 
 def other_batch(stack: StackRecord, baseline: BaselineRecord | None) -> str:
-    """The words on the batch size, if the stack's is not the baseline's: ``, at a batch of 64, not 32``; else empty."""
+    """The stack's batch size, if it differs from the baseline's: ``, at a batch of 64, not 32``; else empty."""
     size, own = stack.result.batch_size, baseline.result.batch_size if baseline else None
     return f", at a batch of {size}, not {own}" if size and own and size != own else ""
 
 
 def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | None:
-    """Tokens per second, for a step that generates text; None for others."""
+    """Tokens per second of a step that generates text; None for other steps."""
     tokens = facts.workload.generated_tokens if facts else None
     return tokens * samples_per_s if tokens and samples_per_s else None
 
@@ -104,9 +104,9 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
-    """The fastest and the slowest block, ``26.1 ms to 27.0 ms``; and the last ones as a line that is level if steady.
+    """The fastest and the slowest block, ``26.1 ms to 27.0 ms``; and a sparkline of the last ``most`` blocks.
 
-    The line has the median at half height, and 10 % more at the top.
+    The median is at half height, 10 % more at the top: steady times draw a level line.
     """
     usual, top = median(times_ms), len(_LEVELS) - 1
     heights = [0.5 + (time - usual) / (0.2 * usual) for time in times_ms[-most:]] if usual else []
@@ -116,25 +116,25 @@ def block_words(times_ms: Sequence[float], most: int) -> tuple[str, str]:
 
 # --- the exported file, and the whole loop of a script -------------------------------------------------------------
 
-MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole
-_AGREES = 1.1  # an exported file is as fast as was measured where it is within this factor of the interval
-_SAME = 1.03  # a file that should gain less may be slower
+MOST_OF_A_ROUND = 0.95  # a step that takes a larger share of a round counts as the whole round
+_AGREES = 1.1  # an exported file agrees with the session if its speed-up is within this factor of the interval
+_SAME = 1.03  # if the expected speed-up is smaller than this, the file may also be slower
 
 
 def step_share(state: SessionState) -> float:
-    """The step's share of a round of a script's loop; 1 where it is nearly all of it, or all that is measured."""
+    """The step's share of a round of a script's loop; 1 if it is over 95 %, or if a whole round is the step."""
     facts, times = state.facts, state.baseline.result.whole_rounds if state.baseline else None
     share = 1.0 if times is None or (facts and facts.workload.own_step) else times.step_ms / times.round_ms
     return share if share <= MOST_OF_A_ROUND else 1.0
 
 
 def of_the_loop(speedup: float, share: float) -> float:
-    """The speed-up of a loop of which this share becomes so many times as fast."""
+    """The speed-up of a loop if this share of its time becomes faster by ``speedup``."""
     return 1 / (1 - share * (1 - 1 / speedup))
 
 
 def file_finding(state: SessionState, found: Verification) -> tuple[bool, str]:
-    """Whether an exported file does what the session measured; and what it does, as ``confirmed: 1.90x (...``."""
+    """Whether an exported file reaches the measured speed, and the finding in words: ``confirmed: 1.90x (...``."""
     if found.speedup is None:
         return False, f"not confirmed: {found.problem}"
     effect = (state.stack and state.stack.comparison) or Comparison(found.speedup, found.speedup, found.speedup)
@@ -155,7 +155,7 @@ def file_finding(state: SessionState, found: Verification) -> tuple[bool, str]:
 
 
 def gpu_words(gpu: GpuReadings) -> str:
-    """NVML's readings during a timing: gauges and limited clocks."""
+    """NVML's readings during a timing: temperature, clock, power and the reasons for limited clocks."""
     parts = [f"{gpu.temperature_c} °C at most"] if gpu.temperature_c is not None else []
     parts += [f"SM clock {gpu.sm_clock_mhz} MHz"] if gpu.sm_clock_mhz is not None else []
     parts += [f"{gpu.power_w:.0f} W on average"] if gpu.power_w is not None else []
@@ -165,18 +165,18 @@ def gpu_words(gpu: GpuReadings) -> str:
 
 
 def energy_words(energy_j: float | None, before_j: float | None = None) -> str:
-    """Energy a sample, after the baseline's where that is known; empty where it was not measured."""
+    """The energy a sample, after the baseline's if known: ``before → after``; empty if it was not measured."""
     return f"{before_and_after(format_energy, before_j, energy_j)} a sample" if energy_j is not None else ""
 
 
 def gpu_names(hardware: Hardware) -> list[str]:
-    """The machine's GPUs by name, with how many there are of each: ``8 x NVIDIA H200``."""
+    """The machine's GPUs by name, each with the number of them: ``8 x NVIDIA H200``."""
     names = [gpu.name for gpu in hardware.gpus]
     return [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
 
 
 def measured_on(state: SessionState) -> str:
-    """The device that a session measured on; all GPUs of the machine where it used several, or the processor."""
+    """The device that a session measured on: its GPU, all GPUs of the machine if it used several, or the CPU."""
     workload = state.facts.workload if state.facts else None
     if state.hardware is None:
         return ""
@@ -190,21 +190,21 @@ def measured_on(state: SessionState) -> str:
 
 
 def stack_is_unclear(state: SessionState) -> bool:
-    """Whether speed is the objective and the interval of the stack leaves open whether it is faster."""
+    """Whether speed is the objective and the stack's interval is too wide to tell whether it is faster."""
     found = state.stack.comparison if state.stack and state.stack.settings else None
     return bool(state.goal.by_time and found and found.verdict is Verdict.UNCLEAR)
 
 
 def stack_helps(state: SessionState) -> bool:
-    """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
+    """Whether the stack was measured to be better than the baseline, by the session's goal."""
     stack, by = state.stack, state.yardstick
     return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings that a session exports: those of the stack.
+    """The settings that a session exports: the settings of the stack.
 
-    Where several GPUs were faster, the settings measured on them, as long as the stack still has all that they contain.
+    If several GPUs were faster, these are the settings measured on them, while the stack still contains them.
     """
     stack, scaling = state.stack, state.scaling
     if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():
@@ -213,9 +213,9 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
-    """The shares of peak rates that baseline and stack reach, for the type that each computes in; None if unknown.
+    """The shares of the peak rates that baseline and stack reach, each for its data type; None if unknown.
 
-    The baseline's throughput is the one timed beside the stack, where there is one, as in the speed-up.
+    The baseline's throughput is the one timed in turn with the stack, if there is one, as for the speed-up.
     """
     facts, baseline, stack, profile = state.facts, state.baseline, state.stack, state.profile
     if facts is None or profile is None or baseline is None:
@@ -231,14 +231,14 @@ def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None
 
 
 def tuned_phases(state: SessionState) -> dict[str, float]:
-    """The milliseconds of the phases with the stack; empty where they were not timed."""
+    """The milliseconds of each phase with the stack; empty if they were not timed."""
     return state.stack.result.phases if state.stack and state.stack.settings else {}
 
 
 def by_own_time(operators: Iterable[OperatorRow]) -> tuple[bool, list[OperatorRow]]:
-    """The operators with the most time of their own first: on the device, or where none has any there on the host.
+    """Sort operators by their own time on the device, or on the host if none has time on the device.
 
-    The first value says whether it is on the device.
+    The first value says whether they are sorted by the device's time.
     """
     rows = list(operators)
     on_device = any(row.device_ms for row in rows)
@@ -246,7 +246,7 @@ def by_own_time(operators: Iterable[OperatorRow]) -> tuple[bool, list[OperatorRo
 
 
 def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
-    """The sweep over batch sizes, the baseline's own among them; empty unless at least two sizes were measured."""
+    """The sweep over batch sizes, including the baseline's; empty if fewer than two sizes were measured."""
     if state.baseline is None:
         return ()
     memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
@@ -256,16 +256,16 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
 
 
 def effect_of(record: TrialRecord) -> Comparison | None:
-    """A candidate's own effect on the speed; None if it was only measured with others, so that nobody knows it."""
+    """A candidate's own effect on the speed; None if it was only measured together with others."""
     return record.comparison if record.alone else record.contribution
 
 
 def candidates_tried(state: SessionState) -> list[TrialRecord]:
-    """The candidates that were tried. The control is none."""
+    """The candidates that were tried, without the control."""
     ran = (record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED)
     return [record for record in ran if record.candidate.recipe != CONTROL]
 
 
 def count_untried(state: SessionState) -> int:
-    """The number of single candidates that were planned and not tried."""
+    """The number of candidates that were planned but not tried."""
     return sum(record.result.outcome is Outcome.SKIPPED for record in state.trials.values())

@@ -1,4 +1,4 @@
-"""The charts of a session, None while their figures are not known: the HTML report draws all, the app the phases."""
+"""The charts of a session: the HTML report draws all of them, the app only the phases."""
 
 import math
 from statistics import median
@@ -12,10 +12,10 @@ from advisor.report.figures import block_words, sweep_of, tuned_phases
 from advisor.report.rows import ranking
 
 _TONES: dict[Verdict, Tone] = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower"}
-# The ticks of an axis of speed-ups; and those of one whose ends differ by more than this factor.
+# The ticks of an axis of speed-ups, and the fewer ticks of an axis whose ends differ by more than _BROAD.
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
 _BROAD, _BROAD_TICKS = 6, (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-_MOST_BLOCKS = 60  # of the series of step times: the last ones
+_MOST_BLOCKS = 60  # the blocks in a sparkline of step times: the last ones
 
 
 def pictures(state: SessionState) -> tuple[Bars, ...]:
@@ -25,7 +25,7 @@ def pictures(state: SessionState) -> tuple[Bars, ...]:
 
 
 class _Scale:
-    """Places from 0 to 1 of positive values, by their logarithm, with some room at both ends."""
+    """A logarithmic scale that maps positive values to places from 0 to 1, with 2 % of room at both ends."""
 
     def __init__(self, values: list[float]) -> None:
         known = [value for value in values if 0 < value < math.inf] or [1.0]
@@ -37,9 +37,9 @@ class _Scale:
 
 
 def forest_chart(state: SessionState) -> Bars | None:
-    """The interval of every setting's speed-up, best first, with its memory; None before any was measured.
+    """The interval of every setting's speed-up, best first, with its memory; None if nothing was measured yet.
 
-    An interval that is wider than three times either way is cut off there.
+    An interval is cut off at a third and at three times its speed-up.
     """
     found = ranking(state)
     measured = [(row.name, row.figures) for row in found.rows if row.figures]
@@ -64,13 +64,13 @@ def forest_chart(state: SessionState) -> Bars | None:
 
 
 def phases_chart(state: SessionState) -> Bars | None:
-    """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars."""
+    """The phases of the baseline's step and, if timed, of the stack's step, as stacked bars."""
     words, bars = "These steps wait after each phase, so their sum can exceed the step.", phase_bars(state)
     return Bars("Where a step goes", words, bars) if bars else None
 
 
 def phase_bars(state: SessionState) -> tuple[Stacked, ...]:
-    """The bars of the phases, of the step before and after; none before the profile is taken."""
+    """The phases of the step before and after, as bars; empty before the profile is taken."""
     bars, before = list[Stacked](), state.profile.phases if state.profile else {}
     for name, phases in (("before", before), ("after", tuned_phases(state) if before else {})):
         total = sum(phases.values())
@@ -83,7 +83,7 @@ def phase_bars(state: SessionState) -> tuple[Stacked, ...]:
 
 
 def steps_chart(state: SessionState) -> Bars | None:
-    """The step times of baseline and stack: from the fastest block to the slowest, and the blocks in their order."""
+    """The step times of baseline and stack: from the fastest block to the slowest, and the blocks in order."""
     own, stack = state.baseline, state.stack if state.stack_settings else None
     tones: dict[str, Tone] = {"baseline": "baseline", "combination": "stack"}
     results = {name: record.result for name, record in zip(tones, (own, stack), strict=True) if record}
@@ -100,7 +100,7 @@ def steps_chart(state: SessionState) -> Bars | None:
 
 
 def batch_chart(state: SessionState) -> Bars | None:
-    """Samples per second by batch size, with the knee; a size that did not run has its reason in place of a bar."""
+    """Samples per second by batch size, with the knee. A size that did not run has the reason in place of a bar."""
     points = sweep_of(state)
     most, knee = max((point.samples_per_s or 0.0 for point in points), default=0.0), knee_of(points)
     if not most:

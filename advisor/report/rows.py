@@ -1,7 +1,7 @@
-"""The ranked list of a session: each setting with its own figures, and the settings together. Pure functions.
+"""The ranked list of a session: each setting with its figures, and the combination. Pure functions.
 
-The app, the terminal and the reports render these records. There is one baseline: every step time without a setting is
-that of the baseline, or the one with it times the speed-up; a setting of the combination has the combination's own.
+The app, the terminal and the reports render these records. All step times refer to one baseline. A setting of the
+combination has the combination's step time; the step time without it is that time multiplied by its speed-up.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from advisor.report.figures import IN_TURN, before_and_after, energy_words, sett
 
 
 class Against(StrEnum):
-    """The settings that the figures of a row are compared with."""
+    """The settings that a row's figures are compared with."""
 
     BASELINE = "against the baseline"
     REST = "compared with and without it"
@@ -49,7 +49,7 @@ SIGNS = {Against.BASELINE: "", Against.REST: "+", Against.NOT_SPLIT: "in "}  # b
 
 
 class Tick(StrEnum):
-    """Whether a setting is exported, after the person's decisions, in words."""
+    """Whether a setting is exported, after the person's decisions; the values are the words on screen."""
 
     ON = "exported"
     OFF = "not exported"
@@ -67,13 +67,13 @@ class Figures:
     energy_j: tuple[float | None, float | None] = (None, None)  # a sample; as above
     numerics: NumericsResult | None = None
     against: Against = Against.BASELINE
-    others: int = 0  # settings that were on in both
-    samples: int | None = None  # that step times are for, if the batch sizes differ
-    confirmed: bool = True  # else they are of a combination whose speed-up may still turn out otherwise
+    others: int = 0  # the number of settings that were on in both
+    samples: int | None = None  # the samples that both step times are for, if the batch sizes differ
+    confirmed: bool = True  # False for a combination whose speed-up may still change
 
     @property
     def after_ms(self) -> float:
-        """The step time with the settings: the speed-up is the quotient of the two."""
+        """The step time with the settings: the one without them divided by the speed-up."""
         return self.before_ms / self.effect.speedup
 
     @property
@@ -83,7 +83,7 @@ class Figures:
 
     @property
     def speed(self) -> str:
-        """The speed-up alone: ``1.39x``; ``+1.24x`` on top of the others, ``in 1.51x`` of all of them together."""
+        """The speed-up without interval: ``1.39x``; ``+1.24x`` on top of the others; ``in 1.51x`` for all together."""
         speedup = self.effect.speedup
         digits = 2 if speedup < 9.995 else 1 if speedup < 99.95 else 0
         return f"{SIGNS[self.against]}{speedup:.{digits}f}x"
@@ -103,12 +103,12 @@ class Figures:
 
     @property
     def memory(self) -> str:
-        """The peaks without and with the settings: ``9.10 → 5.20 GiB``; one alone where the other is not known."""
+        """The peaks without and with the settings: ``9.10 → 5.20 GiB``; only the second if the first is not known."""
         return before_and_after(format_bytes, *self.memory_bytes)
 
     @property
     def memory_change(self) -> str:
-        """The change of the peak: ``-43 %``; the peak with the settings where only that is known."""
+        """The change of the peak: ``-43 %``; the peak with the settings if the one without them is not known."""
         before, after = self.memory_bytes
         return format_bytes(after) if before is None else format_change(after, before)
 
@@ -119,7 +119,7 @@ class Figures:
 
     @property
     def energy(self) -> str:
-        """Joules a sample without and with the settings; empty where one of them was not measured."""
+        """Joules a sample without and with the settings; empty if one of them was not measured."""
         return energy_words(self.energy_j[1], self.energy_j[0]) if all(self.energy_j) else ""
 
     @property
@@ -130,31 +130,31 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting of the list."""
+    """The row of one setting in the list."""
 
     candidate: Candidate
     name: str
     title: str
-    figures: Figures | None  # None where it was not measured
+    figures: Figures | None  # None if the setting was not measured
     tick: Tick
-    star: bool = False  # it is recommended
+    star: bool = False  # whether the setting is recommended
     consent: bool = False
     running: bool = False
     rejected: bool = False
-    note: str = ""  # why it has no figures, or what else there is to know
+    note: str = ""  # the reason that it has no figures or is not exported; else a doubt about the figures
     why: str = ""
     record: TrialRecord | None = None
-    values: tuple["Row", ...] = ()  # of the same recipe
+    values: tuple["Row", ...] = ()  # the rows of the recipe's other values
 
     @property
     def key(self) -> str:
-        """The name of its candidate, unique among all rows."""
+        """The candidate's name, unique among all rows."""
         return self.candidate.name
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Settings without figures, as one line: each by its name, with the reason."""
+    """A line that folds settings without figures; each entry has a setting's name and the reason."""
 
     key: str
     title: str
@@ -165,19 +165,19 @@ class Fold:
 class Ranking:
     """All settings with their figures so far."""
 
-    step_ms: float | None = None  # the baseline's
-    together: Figures | None = None  # of the combination that is reported and exported
-    pending: str = ""  # why it has none
+    step_ms: float | None = None  # the baseline's step time
+    together: Figures | None = None  # the figures of the combination that is reported and exported
+    pending: str = ""  # the reason that the combination has no figures
     rows: tuple[Row, ...] = ()
     folds: tuple[Fold, ...] = ()
 
     @property
     def every(self) -> list[Row]:
-        """All rows, the other values of a setting after it."""
+        """All rows; the rows of a setting's other values follow it."""
         return [each for row in self.rows for each in (row, *row.values)]
 
     def row(self, key: str) -> Row | None:
-        """The row of a candidate, also where it is folded under another; None where there is none."""
+        """The row of a candidate, even if it is folded under another row; None if it has no row."""
         return next((row for row in self.every if row.key == key), None)
 
 
@@ -197,12 +197,12 @@ def ranking(state: SessionState, catalog: Catalog | None = None, *, working: boo
 
 
 def together_of(state: SessionState) -> Figures | None:
-    """The figures of the combination; None where there is none, or none that was measured."""
+    """The figures of the combination; None if there is no combination or it was not measured."""
     return _against_baseline(state.stack, state) if state.stack and state.stack.settings else None
 
 
 def _reference_ms(state: SessionState) -> float | None:
-    """The baseline's step time that all others refer to: timed in turn with the last combination, if there is one."""
+    """The baseline's step time to which all others refer: the one timed in turn with the combination, if any."""
     beside = state.measured_stack.baseline_step_ms if state.measured_stack else None
     return beside or (state.baseline.step_ms if state.baseline else None)
 
@@ -228,10 +228,10 @@ def _against_baseline(record: TrialRecord | StackRecord, state: SessionState) ->
 
 
 def figures_of(record: TrialRecord, state: SessionState) -> Figures | None:
-    """A candidate's own figures: with and without it in the combination where that is known, else alone.
+    """A candidate's own figures: compared with and without it in the combination if known, else measured alone.
 
-    A candidate that was only measured with others has the figures of all of them. What is compared with the combination
-    that was measured last has its step time, also after the person rejects a part of it.
+    A candidate that was only measured with others has the figures of all of them. A member of the combination has the
+    step time of the combination that was measured last, even if the person has since rejected a part of it.
     """
     stack, candidate, effect = state.measured_stack, record.candidate, record.contribution
     only_together = not record.alone and record.contribution is None
@@ -277,9 +277,9 @@ def _peaks(state: SessionState) -> dict[Settings, int]:
 
 
 def _rows(state: SessionState, catalog: Catalog | None, *, working: bool) -> list[Row]:
-    """The rows: what is recommended in its order, then the others by their effect; what failed, and what runs, last.
+    """The rows: recommended settings first, then the others by their effect, then failed ones, then the running one.
 
-    A recipe has one row: that of the value that is exported or recommended, else of the best.
+    A recipe has one row, with the value that is exported or recommended, else with its best value.
     """
     recommended = {item.record.candidate.name: item for item in state.recommendations}
     ranks = {item.recipe: item.rank for item in state.recommendations}
@@ -329,7 +329,7 @@ def _row(
 
 
 def _tick_of(candidate: Candidate, record: TrialRecord | None, state: SessionState, *, working: bool) -> Tick:
-    """Whether a setting is exported. An accepted one that is not exported is waiting or refused."""
+    """Whether a setting is exported. An accepted setting that is not exported waits or is refused."""
     if settings_to_export(state).get(candidate.key) == candidate.value:
         return Tick.ON
     value = state.accepted_values.get(candidate.recipe, candidate.value)
@@ -352,13 +352,13 @@ def _note(candidate: Candidate, record: TrialRecord | None, state: SessionState,
 
 
 def title_of(recipe: str, catalog: Catalog | None) -> str:
-    """A recipe's title; its id where the catalogue does not have it."""
+    """A recipe's title; its id if the catalogue does not have the recipe."""
     known = catalog.recipes.get(recipe) if catalog else None
     return known.title if known else recipe
 
 
 def _folds(state: SessionState) -> Iterator[Fold]:
-    """The settings without figures: those not tried, or not yet, and those that do not apply."""
+    """The folded settings without figures: one line for those not tried (yet), one for those that do not apply."""
     over = state.finished is not None or state.failure is not None
     untried, waits = dict[str, str](), "not tried" if over else "waiting"
     for name, candidate in state.candidates.items():

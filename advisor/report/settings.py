@@ -1,4 +1,4 @@
-"""Settings as sections: the card of one, the combination, the table of all, and what was not tried."""
+"""Sections about settings: the card of one setting, the combination, the table of all, and the settings not tried."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,9 +44,9 @@ Pair = tuple[str, Inline]
 
 
 def setting_sections(row: Row, state: SessionState, catalog: Catalog | None) -> tuple[Section, ...]:
-    """The card of a setting, without its title: its facts, its code, and the recipe's text under its headings."""
+    """The card of a setting, without its title: facts, code, and the recipe's text divided by its headings."""
     recipe = catalog.recipes.get(row.candidate.recipe) if catalog else None
-    # A value of a damaged record, or of another version, has no code.
+    # A value from a damaged record, or from another version of the recipe, has no code.
     code = recipe.code(row.candidate.value).rstrip() if recipe and recipe.accepts(row.candidate.value) else ""
     found = [section("", pairs(_facts(row, state))), section("The code", Listing(code, "python"))]
     title, paragraphs = "About this setting", list[str]()
@@ -91,7 +91,7 @@ def _facts(row: Row, state: SessionState) -> Iterator[Pair]:
 
 
 def _use(row: Row) -> str:
-    """Whether a setting is used, and why not if the person wants it."""
+    """Whether a setting is used; if the person accepted it and it is not used, also the reason."""
     if row.rejected:
         return "rejected by you"
     if row.consent and row.tick is Tick.OFF:
@@ -102,7 +102,7 @@ def _use(row: Row) -> str:
 
 
 def figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
-    """Speed, step, memory and numerics, each without and with the settings; ``how`` they were measured."""
+    """Speed, step, memory and numerics without and with the settings; ``how`` says how the speed was measured."""
     verdict = {Verdict.SAME: "same, ", Verdict.UNCLEAR: "unclear (noise), "}.get(figures.effect.verdict, "")
     yield "Speed-up", f"{figures.words}, {verdict}{how}"
     samples = f" for {figures.samples} samples" if figures.samples else ""
@@ -117,7 +117,7 @@ def figure_pairs(figures: Figures, how: str) -> Iterator[Pair]:
 
 
 def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figures) -> Iterator[Pair]:
-    """The seconds of applying the settings and warming up, and after how many steps they pay off."""
+    """The seconds that applying the settings and warming up took, and the number of steps after which they pay off."""
     parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
     if parts:
         faster = figures.against is Against.BASELINE and figures.verdict is Verdict.FASTER
@@ -126,7 +126,7 @@ def _start_up_pairs(result: TrialResult, break_even: int | None, figures: Figure
 
 
 def doubts_and_notes(result: TrialResult, state: SessionState) -> Iterator[Pair]:
-    """The disturbance of a trial, and the notes that the person's own settings do not have."""
+    """The disturbance of a trial, and those of its notes that the baseline does not have."""
     if result.disturbed:
         yield "Unreliable", f"{result.disturbed}."
     yield from (("Note", note) for note in _own_notes(result, state))
@@ -156,7 +156,7 @@ def stack_blocks(state: SessionState) -> Iterator[Block]:
 
 
 def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> Iterator[Pair]:
-    """The effect of the settings together."""
+    """The figures of the settings together."""
     yield from figure_pairs(figures, how_confirmed(stack, state))
     if (size := stack.result.batch_size) and figures.samples is None:
         rates = [1e3 * size / step_ms for step_ms in (figures.before_ms, figures.after_ms)]
@@ -168,7 +168,7 @@ def _stack_pairs(state: SessionState, stack: StackRecord, figures: Figures) -> I
 
 
 def _own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
-    """The notes of a trial that the baseline does not have, such as graph breaks."""
+    """Those notes of a trial that the baseline does not have (a graph break, for example)."""
     known = state.baseline.result.notes if state.baseline else ()
     return tuple(note for note in result.notes if note not in known)
 
@@ -180,7 +180,7 @@ _BRIEF = ("Setting", "Speed-up", "Step", "Memory", "Use")
 
 
 def settings_sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """Every setting that was measured, best first, with its figures; then why those that are recommended help."""
+    """Every measured setting with its figures, the best first; then the reasons why the recommended ones help."""
     found, goal = ranking(state, catalog), state.goal.objective
     cells = [_cells(row, state) for row in found.every]
     brief = (*_BRIEF, "Energy") if goal is Objective.ENERGY else _BRIEF
@@ -208,7 +208,7 @@ def _cells(row: Row, state: SessionState) -> dict[str, Inline]:
 
 
 def _remarks(row: Row, state: SessionState) -> Iterator[str]:
-    """What there is to know of a setting beside its figures: decisions, circumstances, and findings of its trial."""
+    """The remarks on a setting: decisions, the comparison behind its figures, numerics, and notes of its trial."""
     figures, record = row.figures, row.record
     if row.rejected or (row.consent and row.tick is Tick.OFF):
         yield _use(row)
@@ -225,7 +225,7 @@ def _remarks(row: Row, state: SessionState) -> Iterator[str]:
 
 
 def untried_table(state: SessionState, catalog: Catalog) -> Table:
-    """What was not tried, by reason: single values first, for which a larger budget is often enough."""
+    """The settings not tried, by reason. Those for which a larger budget is often enough come first."""
     entries = (entry for fold in ranking(state, catalog).folds for entry in fold.entries)
     told = grouped((title_of(name, catalog), reason) for name, reason in entries)
     return Table(("Why not", "What"), tuple((reason, names) for names, reason in told))

@@ -13,7 +13,7 @@ _BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communi
 
 
 def several_gpus_section(record: ScalingRecord | None) -> Section | None:
-    """The section, where the session measured on several GPUs."""
+    """The section on several GPUs; None if the session measured nothing on them."""
     if record is None or not record.rows:
         return None
     remarks = [
@@ -28,7 +28,7 @@ def several_gpus_section(record: ScalingRecord | None) -> Section | None:
 
 
 def result_sentence(record: ScalingRecord) -> str:
-    """The speed of several GPUs against one, or why there is none. The record has a row."""
+    """The speed of several GPUs against one, or the reason that there is none. The record must have a row."""
     places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
     if record.rows[0].step_ms is None:
         return f"Several GPUs were not measured: {record.rows[0].reason}"
@@ -43,7 +43,7 @@ def result_sentence(record: ScalingRecord) -> str:
 
 
 def row_words(row: ScalingRow) -> str:
-    """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
+    """The text of a row: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
     if row.gpus == 1:
         return f"one GPU, tuned: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
     where = f"{row.gpus} GPUs, {row.name}"
@@ -74,20 +74,20 @@ def _cells(row: ScalingRow) -> dict[str, str]:
 
 
 def comparison_of(row: ScalingRow) -> Comparison | None:
-    """The speed-up over one GPU with its interval; None where the trial failed."""
+    """The speed-up over one GPU with its interval; None if the trial failed."""
     if row.speedup is None or row.ci_low is None or row.ci_high is None:
         return None
     return Comparison(row.speedup, row.ci_low, row.ci_high)
 
 
 def gpus_to_start(state: SessionState, settings: Mapping[str, Value]) -> int:
-    """The number of processes that settings are for."""
+    """The number of processes for which the settings are made."""
     over_ranks = settings.get(STRATEGY, SINGLE) != SINGLE
     return state.scaling.gpus if state.scaling and over_ranks else 1
 
 
 def launch_lines(state: SessionState, settings: Mapping[str, Value]) -> Iterator[str]:
-    """The commands that start a script with these settings on several GPUs; none for settings of one process."""
+    """The commands that start a script with these settings on several GPUs; empty for settings of one process."""
     gpus = gpus_to_start(state, settings)
     if gpus == 1 or state.scaling is None:
         return
@@ -100,7 +100,7 @@ def launch_lines(state: SessionState, settings: Mapping[str, Value]) -> Iterator
 
 
 def launch_command(scaling: ScalingRecord) -> str:
-    """The command that starts a script in a process for each GPU; the same on each machine."""
+    """The command that starts a script with one process for each GPU; it is the same on each machine."""
     here = f"--nproc-per-node {scaling.gpus // scaling.machines} your_script.py"
     if scaling.machines == 1:
         return f"torchrun --standalone {here}"

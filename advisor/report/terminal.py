@@ -1,4 +1,4 @@
-"""A report's blocks as rich draws them, for the terminal and the app: never markup, control characters shown."""
+"""Draws a report's blocks with rich, for the terminal and the app. Texts are never markup or control characters."""
 
 from collections.abc import Iterable, Iterator
 from typing import TextIO
@@ -15,7 +15,7 @@ from advisor.records import Verdict
 from advisor.report import document as doc
 
 PLAIN_WIDTH = 100
-COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}  # the app has its own
+COLOURS = {"good": "green", "bad": "red", "warning": "yellow", "name": "bold", "quiet": "dim"}  # for the terminal only
 _STYLES = {
     Verdict.FASTER: "good",
     Verdict.SLOWER: "bad",
@@ -25,7 +25,7 @@ _STYLES = {
 
 
 def print_text(text: RenderableType, file: TextIO) -> None:
-    """Print text as it is, never as markup; where there is no terminal, plain and 100 columns wide."""
+    """Print text literally, never as markup. If the file is no terminal, print without colours, 100 columns wide."""
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False, theme=Theme(COLOURS))
     with console.capture() as capture:
@@ -34,7 +34,7 @@ def print_text(text: RenderableType, file: TextIO) -> None:
 
 
 def print_sections(sections: Iterable[doc.Section], file: TextIO) -> None:
-    """Print the sections that a summary has, each under its title."""
+    """Print the sections of a summary, each under its title."""
     for section in sections:
         if not section.whole:
             body = Padding(body_of(section.blocks, warns=section.warns), (0, 0, 0, 2), expand=False)
@@ -42,7 +42,7 @@ def print_sections(sections: Iterable[doc.Section], file: TextIO) -> None:
 
 
 class _Shown:
-    """A text whose control characters are shown as text; rich adds those for colours later."""
+    """A text whose control characters are shown as text. Rich adds its control characters for colours later."""
 
     def __init__(self, text: RenderableType) -> None:
         self._text = text
@@ -56,7 +56,7 @@ class _Shown:
 
 
 def body_of(blocks: Iterable[doc.Block], *, warns: bool = False) -> Group:
-    """Blocks under one another; with ``warns`` in the colour of warnings."""
+    """Draw blocks under one another, with ``warns`` in the colour of warnings."""
     return Group(*(_shown(block, "warning" if warns else "") for block in blocks))
 
 

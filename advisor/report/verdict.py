@@ -1,4 +1,4 @@
-"""The session in one or two sentences, in a line of a list, why nothing is faster, and the gain of the whole loop."""
+"""Sentences about a session: its verdict, its line in a list, why nothing is faster, the gain of the whole loop."""
 
 from advisor.experiment.control import UNCLEAR_TOGETHER
 from advisor.experiment.state import SessionState
@@ -44,7 +44,7 @@ def verdict(state: SessionState) -> str:
 
 
 def result_line(state: SessionState) -> str:
-    """Return a session's result in a line, or the reason for none."""
+    """Return a session's result in a line, or the reason that there is none."""
     if state.failure:
         return f"failed: {plain(state.failure.message)}"
     if state.finished is None or state.finished.cancelled:
@@ -59,7 +59,7 @@ def _has_result(state: SessionState) -> bool:
 
 
 def _result(state: SessionState) -> str:
-    """The result in a line, or the reason for none."""
+    """The result in a line, or the reason that there is none."""
     stack, by = state.stack, state.yardstick
     if stack and stack.pending:
         return format_pending(stack)
@@ -87,17 +87,17 @@ _DECIDES = "more budget or a machine without other programs decides"
 
 
 def no_result(state: SessionState) -> tuple[str, bool]:
-    """Why there are no settings to use, as part of a sentence; and whether that is a finding.
+    """The reason that there are no settings to use, as part of a sentence; and whether it is a finding.
 
-    A finding says something about the settings. Otherwise they are undecided.
+    A finding says something about the settings. If it is none, their effect is still undecided.
     """
     tried = figures.candidates_tried(state)
-    # Those that change more than their recipe promises stay out, however fast: more budget would decide nothing.
+    # A candidate that changes results more than its recipe promises stays out: more budget would decide nothing.
     sound = (one for one in tried if not (one.numerics and one.numerics.worse_than_declared))
     own = [(one.candidate.name, figures.effect_of(one)) for one in sound]
     sets = [(counted(len(point.settings), "setting"), point.comparison) for point in state.combinations.values()]
     undecided = [(name, found) for name, found in (*own, *sets) if found and found.verdict is Verdict.UNCLEAR]
-    if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # what was faster could not be confirmed
+    if state.stack and UNCLEAR_TOGETHER in state.stack.dropped.values():  # faster combinations were not confirmed
         undecided += [(name, found) for name, found in sets if found and found.verdict is Verdict.FASTER]
     best = ""
     if undecided and state.goal.by_time:
@@ -118,7 +118,7 @@ def no_result(state: SessionState) -> tuple[str, bool]:
 
 
 def export_remark(state: SessionState) -> str:
-    """The end of the sentence about exported settings: what they do not promise; empty where they are confirmed."""
+    """The end of the sentence about exported settings: the doubts about their speed-up; empty if it is confirmed."""
     stack = state.stack
     if stack and stack.pending:
         return f": {format_pending(stack)}"
@@ -136,7 +136,7 @@ def export_remark(state: SessionState) -> str:
 
 
 def whole_loop(state: SessionState) -> str:
-    """The step's share of a script's loop, what takes the rest, and the gain of the whole loop; empty for 100 %."""
+    """The step's share of a script's loop, the other costs, and the gain of the whole loop; empty for 100 %."""
     times = state.baseline.result.whole_rounds if state.baseline else None
     if times is None or times.step_ms > figures.MOST_OF_A_ROUND * times.round_ms:
         return ""

@@ -21,9 +21,9 @@ from advisor.version import __version__
 def document_of(
     state: SessionState, request: Request, catalog: Catalog, change: str = "", *, drawn: bool = False
 ) -> Document:
-    """The report of a session, with the change of the user's own file as a diff. The session may still run.
+    """The report of a session, with the ``change`` of the user's own file as a diff. The session may still run.
 
-    ``drawn``: with its pictures, for a renderer that can draw.
+    ``drawn`` adds the charts, for a renderer that can draw them.
     """
     table = evidence.hardware_table(state.hardware, state.facts) if state.hardware else None
     found = (
@@ -38,7 +38,7 @@ def document_of(
 
 
 def summary_sections(state: SessionState, catalog: Catalog) -> tuple[Section, ...]:
-    """The result, then the sections of the report: of a summary at the end of a session, which shows some of them."""
+    """The result, then the sections of the report. The summary at the end of a session shows some of them."""
     return shown([section("Result", verdict(state) if state.baseline else ""), *sections(state, catalog)])
 
 
@@ -64,7 +64,7 @@ def sections(state: SessionState, catalog: Catalog, charts: tuple[Block, ...] = 
 
 
 def reproduce_section(state: SessionState, request: Request) -> Section:
-    """The session's name, which begins with its date, and the command that began it, if one is recorded."""
+    """The session's name, which begins with its date, and the command that started it, if it is recorded."""
     command = shlex.join(("perf-advisor", *request.command)) if request.command else ""
     where = f"In {request.target.directory}, with the versions above:" if command else ""
     name = f"Session {state.session_id}." if state.session_id else ""
@@ -74,9 +74,9 @@ def reproduce_section(state: SessionState, request: Request) -> Section:
 METHOD = (
     "Every trial runs in its own process, with the same seed and the same batches. Blocks of steps are timed without "
     "synchronising in between; a step's time is wall time. Warm-up goes on until the steps are steady. It is reported "
-    "apart, with the number of steps after which a slower start pays off.",
-    "A speed-up is samples per second over the baseline's. Its interval has 95 % where it was measured in turn with "
-    "the baseline, 99 % elsewhere. The interval covers the spread of blocks in a process and of processes with the "
+    "separately, with the number of steps after which a slower start pays off.",
+    "A speed-up is samples per second over the baseline's. Its interval is 95 % if it was measured in turn with the "
+    "baseline, else 99 %. The interval covers the spread of blocks in a process and of processes with the "
     "same settings. Faster: the whole interval is above 1.01. Slower: below 1/1.01. Same: within 3 % of 1. Else "
     "unclear.",
     "There is one baseline: the step time with a setting is the step time without it, divided by the speed-up. The "
@@ -91,7 +91,7 @@ METHOD = (
 
 
 def method(state: SessionState, request: Request) -> Iterator[str]:
-    """The method, then what is particular to this session; one or more sentences for each point."""
+    """The method, then the points that apply only to this session."""
     yield from METHOD
     goal, by = state.goal, state.yardstick
     if rule := goal.words.rule:
@@ -114,7 +114,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 
 
 def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) -> tuple[Section, ...]:
-    """The person's own settings in short: the baseline, the workload, the machine, the goal and the notes."""
+    """The card of the person's own settings: caveats, baseline, notes, machine and the findings in the source."""
     goal = state.goal
     limits = [format_bytes(goal.memory_limit_bytes)] if goal.memory_limit_bytes else []
     limits += [f"{format_ms(goal.latency_limit_ms)} a call"] if goal.latency_limit_ms else []
@@ -129,7 +129,7 @@ def session_card(state: SessionState, catalog: Catalog | None, budget_s: float) 
 
 
 def profile_sections(state: SessionState, catalog: Catalog | None, unknown: str = "") -> tuple[Section, ...]:
-    """The parts of the profile without its operators; ``unknown`` says why there are only the phases."""
+    """The profile without its operators; ``unknown`` says why only the phases are known."""
     profile = state.profile
     if profile is None:
         return ()

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
 STOP_WAIT_S, BEGINS_WITHIN_S = 2.0, 5.0
-RINGS_AFTER_S = 30.0  # the end of a longer session is heard: the person looks elsewhere
-DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
+RINGS_AFTER_S = 30.0  # the terminal's bell rings at the end of a longer session: the person may look elsewhere
+DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing slows the trial down
 
 
 class AdvisorApp(ThemedApp):
     """Four views of one session.
 
-    ``open_session`` is called once the app is on screen; the session that it opens posts its events to ``post_event``.
-    A ``recorded`` session is only shown, nothing is measured.
+    ``open_session`` is called once the app is on screen. It opens a session, which posts its events to ``post_event``.
+    A ``recorded`` session is only shown: nothing is measured.
     """
 
     BINDINGS = list(APP_KEYS)
@@ -80,7 +80,7 @@ class AdvisorApp(ThemedApp):
         self._stopping = False
 
     def post_event(self, event: Event) -> None:
-        """Take an event of the session. Safe from any thread, before, during and after the app's life."""
+        """Take an event of the session. Any thread may call this, before, during and after the app's life."""
         self._inbox.put(event)
 
     def get_default_screen(self) -> MainScreen:
@@ -88,7 +88,7 @@ class AdvisorApp(ThemedApp):
         return MainScreen(self.context, self.controller, self._read_gauges)
 
     async def on_ready(self) -> None:
-        """Add the views that nobody sees yet, and measure, once the first picture is there."""
+        """After the first picture: add the hidden views, then start to measure."""
         self.theme_changed_signal.subscribe(self, lambda _: self._draw())
         await self.base_screen.add_hidden_views()
         gc.enable()
@@ -109,7 +109,7 @@ class AdvisorApp(ThemedApp):
         self._draw()
 
     def _draw_news(self) -> None:
-        """Take the waiting events, and draw them together; blocks and progress wait for the clock's next second."""
+        """Take the waiting events and draw them at once. Blocks and progress are drawn by the clock, once a second."""
         before = self.context.version, self.context.state.activity
         self._take_events()
         if self.alive and (self.context.version, self.context.state.activity) != before:
@@ -117,7 +117,7 @@ class AdvisorApp(ThemedApp):
 
     def _take_events(self) -> None:
         """Take the waiting events."""
-        while not self._inbox.empty():  # nobody else takes from it
+        while not self._inbox.empty():  # no other thread takes events from it
             event = self._inbox.get_nowait()
             self.context.take(event)
             match event:
@@ -131,20 +131,20 @@ class AdvisorApp(ThemedApp):
 
     def _show_failure(self, failure: SessionFailed) -> None:
         if self.alive:
-            self._draw()  # a screen that is covered is not laid out again
+            self._draw()  # now, because Textual lays out no screen that a dialog covers
             error, details = section("", failure.message, warns=True), Listing(failure.details.rstrip())
             found = shown([error, section("", failure.hint), section("", details)])
             self.call_after_refresh(self.push_screen, TextScreen("The session cannot go on", found, kind="failure"))
 
     def _draw(self) -> None:
-        """Take the waiting events and draw all: the person has done something, or a job has begun or ended."""
+        """Take the waiting events and draw everything, after an action of the person or when a job begins or ends."""
         self._take_events()
         if self.alive:
             self.context.version += 1
             self.base_screen.draw()
 
     def notify(self, message: str, *, title: str = "", severity: SeverityLevel = "information", **_: Any) -> None:
-        """Tell the person something in the status line, for it must cover nothing. It is text, never markup."""
+        """Show a message in the status line, where it covers nothing. The message is plain text, never markup."""
         if self.alive:
             self.base_screen.status.show_notice(f"{title}: {message}" if title else message, severity)
 
@@ -165,7 +165,7 @@ class AdvisorApp(ThemedApp):
 
     @property
     def alive(self) -> bool:
-        """Whether there are widgets to draw on: not before the start and not while leaving."""
+        """Whether there are widgets to draw on; false before the start and while the app closes."""
         return self.is_running and not self._stopping and bool(self.screen_stack) and self.base_screen.is_mounted
 
     @property
@@ -181,7 +181,7 @@ class AdvisorApp(ThemedApp):
         return self.base_screen.view
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing just now; Ctrl-C copies what the mouse has selected, where there is some."""
+        """Hide the keys that do nothing just now. Ctrl-C copies text that the mouse has selected, and else quits."""
         if action == "quit_at_once":
             return not (self.alive and self.screen.selections)
         return action != "steer" or (self.alive and self.controller.can(str(parameters[0])))
@@ -202,7 +202,7 @@ class AdvisorApp(ThemedApp):
             self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The commands of the palette: every action that does something now, the themes and the end."""
+        """The commands of the palette: every action that does something now, the themes, and quitting."""
         seen = set[str]()
         for node, binding, _, _ in self.base_screen.active_bindings.values():
             if binding.id and not binding.system and binding.id not in seen:
@@ -213,7 +213,7 @@ class AdvisorApp(ThemedApp):
         yield SystemCommand("Quit", "Leave; everything measured is kept", self.action_quit)
 
     async def action_quit(self) -> None:
-        """Leave; while something is measured, ask first. The second time: leave at once."""
+        """Leave. While something is measured, ask first; a second call leaves at once."""
         working = self.context.control is not None and bool(self.context.jobs)
         if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
@@ -240,7 +240,7 @@ class AdvisorApp(ThemedApp):
 
     @property
     def exit_code(self) -> int:
-        """The exit code, also where the app never opened."""
+        """The exit code, also if the app never opened."""
         state = self.context.state
         if self.context.recorded is None and state.failure:
             return state.failure.exit_code
@@ -248,7 +248,7 @@ class AdvisorApp(ThemedApp):
         return ExitCode.OK if self.context.recorded or ended else ExitCode.INTERRUPTED
 
     def leave_soon(self) -> None:
-        """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""
+        """Leave after a signal, without a question. A signal handler may call this, even before the app has begun."""
 
         def wait_and_leave() -> None:
             until = time.monotonic() + BEGINS_WITHIN_S

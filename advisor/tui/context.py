@@ -1,4 +1,4 @@
-"""The state that all views share: the session, the time left, the app's collaborators; and the closing words."""
+"""The state that all views share (the session, the jobs, the time left), and the lines printed when the app closes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from advisor.report.rows import Ranking, ranking, together_of
 if TYPE_CHECKING:
     from advisor.experiment.session import Session
 
-# Least time shown as left while the session goes on: the estimate may run out before it does. Seconds.
+# The least time left that is shown while the session runs, as it may run longer than estimated. Seconds.
 _LEAST_LEFT_S = 1.0
-# What the running trial and the clock tell many times a second; it changes nothing that was found.
+# Events that come many times a second from the running trial and the clock. They change no result.
 _LIVE = (events.TrialActivity, events.BlockTimed, events.ProgressMade)
 
 
@@ -33,7 +33,7 @@ def is_about_others(said: events.Said) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A blocking call of the session and its text in the status bar; the ``trial`` that it runs, if it is one."""
+    """A blocking call of the session, with its name in the status bar. ``trial`` is empty if the call runs no trial."""
 
     name: str
     call: Callable[[], None]
@@ -42,9 +42,9 @@ class Job:
 
 @dataclass
 class Context:
-    """Shared by reference; only the app changes it, and only in the UI thread.
+    """The state that the views share by reference; only the app changes it, and only in the UI thread.
 
-    ``version`` grows with all that a view may show, but not with what tells of a running trial (``_LIVE``).
+    ``version`` grows with each change that a view may show, except the events of a running trial (``_LIVE``).
     """
 
     request: Request
@@ -53,13 +53,13 @@ class Context:
     control: Session | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
-    jobs: list[Job] = field(default_factory=list)  # the first of them runs
+    jobs: list[Job] = field(default_factory=list)  # the first one runs, the others wait
     paused: bool = False  # no further trial begins
-    recorded: PastSession | None = None  # the session that is shown again; None for one that measures
+    recorded: PastSession | None = None  # the recorded session on screen; None if the session measures
     saved: list[str] = field(default_factory=list)  # the paths of the files that the person wrote
     version: int = 0
     added_s: float = 0.0  # what the person has added to the budget
-    clock: Callable[[], float] = time.monotonic  # seconds from anywhere, in which these three moments are
+    clock: Callable[[], float] = time.monotonic  # seconds since any moment; the next three fields are read from it
     began_at: float = 0.0
     trial_began_at: float = 0.0
     left_told_at: float = 0.0
@@ -70,17 +70,17 @@ class Context:
 
     @property
     def busy_with(self) -> str:
-        """The name of the job that runs; empty for none."""
+        """The name of the running job; empty if no job runs."""
         return self.jobs[0].name if self.jobs else ""
 
     @property
     def budget_s(self) -> float:
-        """The session's budget with what the person has added to it."""
+        """The session's budget plus the seconds that the person has added."""
         return self.request.budget_s + self.added_s
 
     @property
     def left_s(self) -> float:
-        """Seconds left, by the session's last figure or else by the budget. They stand still during a pause."""
+        """Seconds left, by the session's last estimate or, before the first one, by the budget; constant in a pause."""
         told_s, since = self.state.left_s, self.left_told_at
         if told_s is None:
             told_s, since = self.budget_s, self.began_at
@@ -88,7 +88,7 @@ class Context:
 
     @property
     def tries(self) -> str:
-        """The key that tries the settings that were left out; for a recorded session the command."""
+        """The key that tries the settings left out for lack of time; for a recorded session, the command."""
         return f"perf-advisor --resume {self.session_id}" if self.recorded else "R"
 
     @property
@@ -100,12 +100,12 @@ class Context:
         return self._ranked[1]
 
     def found(self, state: SessionState) -> Found:
-        """The inputs with which a format writes a file. May be called from another thread."""
+        """Return the inputs from which a format writes a file. Another thread may call this."""
         return Found(state, self.request, self.outputs, self.catalog or load_catalog(self.request.recipe_folders))
 
     @property
     def can_wait(self) -> bool:
-        """Whether a running session, beside other programs, can wait until the machine is quiet."""
+        """Whether other programs disturb a running session, so that it can wait until the machine is quiet."""
         running = self.control is not None and self.state.finished is None
         return running and not self.paused and any(map(is_about_others, self.state.messages))
 
@@ -123,9 +123,9 @@ class Context:
 
 
 def events_of(past: PastSession) -> Iterator[events.Event]:
-    """All that happened in a recorded session; one that was cut short ends as an interrupted one.
+    """Return the events of a recorded session, always with an end.
 
-    One that was over, and was left while it went on, ends as it did before.
+    A session that was killed ends as interrupted. One that was killed while it was resumed ends as it did before.
     """
     ends = [event for event in past.events if isinstance(event, events.SessionFinished | events.SessionFailed)]
     yield from past.events
@@ -134,7 +134,7 @@ def events_of(past: PastSession) -> Iterator[events.Event]:
 
 
 def closing_words(context: Context) -> Iterator[str]:
-    """The lines for the terminal, once it is the shell's again: the result, the files and how to go on."""
+    """The lines that are printed after the app has closed: the result, the files and the commands to go on."""
     state, session_id, measured = context.state, context.session_id, context.recorded is None
     written = (f"Written: {', '.join(dict.fromkeys(context.saved))}.",) if context.saved else ()
     if measured and state.baseline is None and not state.trials:
@@ -144,7 +144,7 @@ def closing_words(context: Context) -> Iterator[str]:
     if together := together_of(state):
         yield f"Result: {together.words} with {counted(len(state.stack_settings), 'setting')}, {together.steps} a step."
     if measured:
-        count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
+        count = len(candidates_tried(state))  # as the app counts: without the control and the settings not tried
         kept = f"The baseline and {counted(count, 'trial')} are kept" if count else "The baseline is kept"
         yield " ".join((f"{kept} in session {session_id}.", *written))
     else:

@@ -1,6 +1,6 @@
-"""Carries out what the person asks of a session: steering, decisions on settings, another try.
+"""Carries out the person's commands to a session: pause or skip, accept or reject a setting, run a trial again.
 
-A running session is asked directly. What comes after it is a job: one runs at a time, in a thread of its own.
+A running session is called directly. Measurements after it are jobs: one job runs at a time, in a separate thread.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 MINUTE_S = 60.0
 SESSION_GROUP = "session"
 MEASURING, REWORK, MORE = "Measuring", "Measuring the combination again", "Trying more"
-# A machine is quiet when so many looks in a row, each of so many seconds, see others use less than these.
+# A machine is quiet if other programs use less than half a core, and no GPU is busier than 10 %, twice for 2 seconds.
 _QUIET_LOOKS, _LOOKS_FOR_S, _QUIET_CORES, _BUSY_GPU_PERCENT = 2, 2.0, 0.5, 10
 
 
 class Controller:
-    """Obeys the person. ``changed`` draws what was done. After the session the combination follows the decisions."""
+    """Carries out the person's commands. ``changed`` draws the screen after one."""
 
     def __init__(self, app: App[Any], context: Context, changed: Callable[[], None]) -> None:
         self._app, self._context, self._changed = app, context, changed
         self._decided_meanwhile = False
 
     def add(self, job: Job) -> None:
-        """Run a job when its turn comes. One that waits already under the same name is not added again."""
+        """Run a job when its turn comes. A job is not added if one of the same name waits already."""
         jobs = self._context.jobs
         if all(job.name != other.name for other in jobs[1:]):
             jobs.append(job)
@@ -52,7 +52,7 @@ class Controller:
                 self._in_thread(job.call, SESSION_GROUP)
 
     def job_done(self) -> None:
-        """Run the next job: the first has ended."""
+        """Remove the first job, which has ended, and run the next one."""
         del self._context.jobs[0]
         if self._context.jobs:
             self._in_thread(self._context.jobs[0].call, SESSION_GROUP)
@@ -61,7 +61,7 @@ class Controller:
         self._app.run_worker(call, group=group, thread=True, exit_on_error=False)
 
     def can(self, name: str) -> bool:
-        """Whether a key that steers does anything now."""
+        """Whether a key that steers the session does anything now."""
         context, state = self._context, self._context.state
         untried, measured = count_untried(state) > 0, state.baseline is not None
         if context.control is None or state.failure:
@@ -80,7 +80,7 @@ class Controller:
         return offered[name]
 
     def steer(self, name: str) -> None:
-        """Carry out a key that steers."""
+        """Carry out a key that steers the session."""
         control = self._context.control
         if control is not None and self.can(name):
             step: Callable[[Session], str] = getattr(self, f"_{name}")
@@ -100,7 +100,7 @@ class Controller:
     def _wait(self, control: Session) -> str:
         """Pause until other programs leave the machine alone."""
         self._pause(control)
-        # A thread of its own, which the end of the app does not wait for.
+        # A daemon thread, so that the app can close without waiting for it.
         threading.Thread(target=self._go_on_when_quiet, args=(control,), name="quiet", daemon=True).start()
         return "Waiting until this machine is quiet. Space goes on at once."
 
@@ -110,7 +110,7 @@ class Controller:
             cores = CoresInUse()
             time.sleep(_LOOKS_FOR_S)
             busy = any((sample.utilization_percent or 0) > _BUSY_GPU_PERCENT for sample in sample_gpus())
-            # A trial may still run, which is ours on a GPU too.
+            # Until the pause has begun, a trial of ours may still run and use the GPU.
             quiet = quiet + 1 if self._context.state.paused and not busy and cores.foreign() < _QUIET_CORES else 0
         if self._context.paused:
             self._go_on(control)
@@ -139,15 +139,15 @@ class Controller:
         return f"Trying {counted(count, 'more setting')}. x stops it."
 
     def _stop(self, control: Session) -> str:
-        """End measurements after the session; the session stays with all its results."""
+        """Stop the jobs that measure after the session; the session keeps all its results."""
         if self._context.jobs:
             control.stop()
         return "Stopped: t measures it again, + goes on for a minute."
 
     def decide(self, recipe: str, decision: Decision, value: Value | None = None) -> None:
-        """Accept or reject a recommendation, or accept one value only."""
+        """Accept or reject a recipe; with a ``value``, accept only that value."""
         state = self._context.state
-        if self._context.recorded is not None:  # it is only shown: name the command that measures
+        if self._context.recorded is not None:  # a recorded session cannot measure: name the command that can
             chosen = f"--accept {_named(recipe, value)}" if decision is Decision.ACCEPTED else f"--skip {recipe}"
             self._app.notify(f"Go on with: perf-advisor --resume {self._context.session_id} {chosen}")
             return
@@ -160,19 +160,19 @@ class Controller:
         self._changed()
 
     def session_finished(self) -> None:
-        """Have the combination follow decisions for which the session had no time."""
+        """Measure the combination again if the person has decided on a setting during the session."""
         if self._decided_meanwhile:
             self._rework()
 
     def _rework(self) -> None:
-        """After the session: have the combination follow the decisions. A round that runs is followed by another."""
+        """After the session: measure the combination that the decisions give, once more if that is running already."""
         state, control = self._context.state, self._context.control
         over = state.finished is not None and not state.finished.cancelled and state.failure is None
         if control and over and self._app.is_running:
             self.add(Job(REWORK, control.rework))
 
     def retry(self, name: str) -> None:
-        """Run the trial of a candidate, or measure the combination, when nothing else runs."""
+        """Run the trial of a candidate when nothing else runs; for any other name, measure the combination."""
         control, state = self._context.control, self._context.state
         if control is None or state.failure:
             return
@@ -186,7 +186,7 @@ class Controller:
         self._changed()
 
     def verify(self, format_id: str, path: Path) -> None:
-        """Time a plain loop with an exported file, once the present measurement has ended."""
+        """Time a plain loop with an exported file, after the present measurement."""
         state, control = self._context.state, self._context.control
         verifies = self._context.outputs.verify and may_be_verified(state)
         exported = format_of(format_id).verifiable(self._context.found(state), str(path)) if verifies else None
@@ -196,7 +196,7 @@ class Controller:
 
 
 def consequence(state: SessionState, recipe: str, decision: Decision, value: Value | None = None) -> str:
-    """The consequence of a decision, told before it is taken."""
+    """The sentence that says what a decision changes; shown before it is carried out."""
     keys = {one.key for one in state.candidates.values() if one.recipe == recipe and value in (None, one.value)}
     rejected, used = decision is Decision.REJECTED, any(key in state.stack_settings for key in keys)
     told = f"{_named(recipe, value)} is {'left out' if rejected else 'accepted'}"

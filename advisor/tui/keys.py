@@ -1,4 +1,4 @@
-"""The keys of the whole app: they steer the session, show others, help and leave. Each view declares its own."""
+"""The keys of the whole app: steering the session, help, quitting. Each view declares its own keys."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from textual.binding import Binding
 
 
 def key(name: str, keys: str, action: str, label: str, tooltip: str, **options: Any) -> Binding:
-    """A key that can be discovered: the footer or the palette has its label, the help its tooltip, both by its name."""
+    """Return a key that people can find: its label is in the footer or the palette, its tooltip in the help."""
     return Binding(keys, action, label, tooltip=tooltip, id=name, **options)
 
 
@@ -14,10 +14,10 @@ def _steers(name: str, keys: str, label: str, tooltip: str) -> Binding:
     return key(f"session.{name}", keys, f"steer('{name}')", label, tooltip)
 
 
-# From everywhere, also from a text field; neither in the footer nor in the palette.
+# For a key that works everywhere, also in a text field, and is not in the footer or the palette.
 _HIDDEN = {"show": False, "priority": True, "system": True}
 APP_KEYS = (
-    # ``Controller.can`` says which of the keys that steer do something now.
+    # ``Controller.can`` says which of these keys do something now.
     _steers("skip", "x", "Skip", "Skip the running trial; the session goes on without it"),
     _steers("stop", "x", "Stop", "Stop what is measured again after the session; the session and its figures stay"),
     _steers("pause", "space", "Pause", "Pause before the next trial; the time left stands still meanwhile"),

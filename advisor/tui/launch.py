@@ -1,4 +1,4 @@
-"""Opening the app: fork server first, then the app, then the session; the outputs asked for are written at the end."""
+"""Opens the app: first the fork server, then the app, then the session. The output files are written at the end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def run(app: AdvisorApp, past: PastSession | None = None) -> int:
-    """Run the app with the session that it resumes, if any; write the outputs, and return the exit code.
+    """Run the app, write the outputs and return the exit code. ``past`` is the session to resume, if any.
 
-    After a signal that came before the app could open there is nothing to show: it stays closed. Raises AdvisorError
-    when the session failed, after the app has closed and all else is done.
+    If a signal came before the app could open, it stays closed. Raises AdvisorError if the session failed, after
+    the app has closed and the outputs are written.
     """
     from advisor.export.outputs import write_outputs
 
@@ -39,12 +39,12 @@ def run(app: AdvisorApp, past: PastSession | None = None) -> int:
         started = time.monotonic()
         if not INTERRUPTS.asked:
             Console().set_window_title(printable(f"perf-advisor {context.request.target.target}"))
-            with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until it is on screen: it ends that itself
+            with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # the app starts the collector once on screen
                 app.run()
-        if past and state.baseline is None and state.failure is None:  # left before it was taken up
+        if past and state.baseline is None and state.failure is None:  # the person left before the session was resumed
             for event in events_of(past):
                 context.take(event)
-        if state.finished is None and state.failure is None:  # it was not waited for any longer
+        if state.finished is None and state.failure is None:  # the app closed before the session had stopped
             state.apply(SessionFinished(True, time.monotonic() - started))
         with INTERRUPTS.obeyed_by():
             catalog = context.catalog or load_catalog(context.request.recipe_folders)
@@ -59,9 +59,9 @@ def run(app: AdvisorApp, past: PastSession | None = None) -> int:
 
 
 def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
-    """Return the app over a recorded session, ready to run.
+    """Return the app that shows a recorded session, ready to run.
 
-    No code is run because a journal names it: recipes of a folder are loaded where this call names the folder.
+    Recipes are loaded only from the given folders: a folder that only the journal names could hold unsafe code.
     """
     request = replace(past.request, recipe_folders=recipe_folders)
     still_there = is_file(request.config_path or "")
@@ -70,15 +70,15 @@ def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> 
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
-    """The app with a session attached, ready to run; the fork server is started."""
-    # It cannot be started from inside a running app, whose standard error has no file descriptor.
+    """Start the fork server, and return the app with a session attached, ready to run."""
+    # The fork server cannot start inside a running app, because standard error has no file descriptor there.
     Runner.prepare()
     if request.recipe_folders:
-        load_catalog(request.recipe_folders)  # a folder that cannot be read is refused before the app is on screen
+        load_catalog(request.recipe_folders)  # raises now, before the app is on screen, if a folder cannot be read
     journal = Journal.create(request) if past is None else Journal(past.path)
 
     def session() -> Session:
-        from advisor.experiment.session import Session  # with the whole search, after the first picture
+        from advisor.experiment.session import Session  # late: it imports the whole search
 
         return Session(request, Runner(), app.post_event, journal, past=past)
 

@@ -1,4 +1,4 @@
-"""The screen with the views: tabs, gauges, one view at a time, the status and the keys."""
+"""The main screen: tabs, gauges, one view at a time, the status line and the keys."""
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -20,14 +20,14 @@ TICK_S = 1.0
 
 
 class MainScreen(Screen[object]):
-    """The views, one at a time, and the lines around them. Only the first view is there at the first picture."""
+    """Shows one view at a time and the lines around it. The first picture is drawn with the first view alone."""
 
     BINDINGS = [
         key(f"view.{name}", view.number, f"show_view('{name}')", view.title, view.about, show=False)
         for view in VIEWS
         for name in [view.title.lower()]
     ]
-    AUTO_FOCUS = ""  # each view says what has the focus
+    AUTO_FOCUS = ""  # each view chooses the widget with the focus
 
     def __init__(self, context: Context, controller: Controller, read_gauges: GaugeReader | None) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class MainScreen(Screen[object]):
         self.action_show_view("result")
 
     async def add_hidden_views(self) -> None:
-        """Add the other views: beside the start of the trials' server, they would delay the first picture."""
+        """Add the other views. They come late because they would delay the first picture."""
         for view in self._views[1:]:
             await self._switcher.add_content(view)
         if self._wanted:
@@ -71,7 +71,7 @@ class MainScreen(Screen[object]):
     def draw(self) -> None:
         """Draw what has changed since the visible view was drawn.
 
-        Between two results that is what follows the running trial and the clock.
+        Without a new result, only the parts that follow the running trial and the clock are drawn.
         """
         if self.view.version == self.context.version:
             self.view.show_live()
@@ -82,11 +82,11 @@ class MainScreen(Screen[object]):
             self._gauges.device_uuid = facts.workload.device_uuid if facts else None
             self.refresh_bindings()
         self.status.show()
-        if self.focused is None and self.is_current:  # the view may have got something to focus on
+        if self.focused is None and self.is_current:  # the view may have a widget to focus on by now
             self.focus_view()
 
     def tick(self) -> None:
-        """Draw together, once a second, what always changes: each painting takes time from the trial."""
+        """Draw the gauges, the clock and the spinner together, once a second: each drawing slows the trial down."""
         self._gauges.tick()
         if is_working(self.context):
             self.status.turns += self.app.animation_level != "none"
@@ -98,13 +98,13 @@ class MainScreen(Screen[object]):
 
 
 class Navigation(Widget):
-    """The views with their keys, each to be clicked too, and the target, in one line of text.
+    """One line of text: the views with their keys, which can be clicked, and the target.
 
     Textual's own tabs are a dozen widgets: they took a fifth of the time of a switch between views.
     """
 
     ALLOW_SELECT = False
-    auto_links = False  # they have colours of their own
+    auto_links = False  # the links have our colours
     shown: reactive[str] = reactive("")
 
     def __init__(self, context: Context) -> None:
@@ -113,10 +113,10 @@ class Navigation(Widget):
 
     def render(self) -> Content:
         tabs = self._tabs(titled=True)
-        if tabs.cell_length > self.size.width:  # only the view that is shown has its title
+        if tabs.cell_length > self.size.width:  # too narrow: only the visible view keeps its title
             tabs = self._tabs(titled=False)
         room = self.size.width - tabs.cell_length - 2
-        # A target that is too long is cut at its beginning: names of files and models differ at their ends.
+        # A long target is cut at its beginning, because names of files and models differ at their ends.
         name = self._target if len(self._target) <= room else f"…{self._target[len(self._target) - room + 1 :]}"
         return spread(tabs, Content.styled(name if room > 1 else "", DIM), self.size.width - 1)
 

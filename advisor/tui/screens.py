@@ -1,4 +1,4 @@
-"""The screens over the views: texts such as the help and failures, and questions before an action."""
+"""The screens over the views: texts (the help, a failure), the command palette, and the question before quitting."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -45,7 +45,7 @@ class TextScreen(ModalScreen[None]):
 
 
 class Palette(CommandPalette):
-    """Textual's palette, whose list has the fault of :class:`ChoiceList`."""
+    """Textual's palette, without the KeyError that ``views.export.ChoiceList`` describes."""
 
     def _action_command_list(self, action: str) -> None:
         with suppress(KeyError):
@@ -53,7 +53,7 @@ class Palette(CommandPalette):
 
 
 class QuitScreen(ModalScreen[bool]):
-    """Something is being measured: leave it or stay."""
+    """Asks whether to quit while something is being measured."""
 
     BINDINGS = [
         key("quit.leave", "q,y", "dismiss(True)", "Leave", "Stop measuring and leave", key_display="q"),
@@ -85,7 +85,7 @@ MARKS = (
 
 
 def help_sections(shown: View, active: Iterable[ActiveBinding], display: Callable[[Binding], str]) -> Iterator[Section]:
-    """The keys of a view that do something now, marks, and how the numbers are made."""
+    """The sections of the help: the keys that do something now, the marks, and how the numbers are made."""
     of_view, of_session, of_all = list[tuple[str, str]](), list[tuple[str, str]](), list[tuple[str, str]]()
     for node, binding, _, _ in sorted(active, key=lambda one: one.binding.priority):
         of = of_view if isinstance(node, View | Table) else of_all

@@ -1,6 +1,6 @@
-"""Pieces of text that several views draw: names of trials, the phases of a step as bars, colours. Pure functions.
+"""Pure functions for texts that several views draw: names of trials, the phases of a step as bars, colours.
 
-User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which take it literally.
+User text enters through ``Content(...)`` or rich's ``Text(...)``. Both take it literally, not as markup.
 """
 
 import re
@@ -14,14 +14,14 @@ from advisor.records import Verdict
 from advisor.report.document import Stacked
 
 DIM = "$dim"
-BROAD = 100  # cells of a screen from which on two panels stand beside each other
-# The colours of verdicts; of the others there is nothing to point out.
+BROAD = 100  # on a screen of at least so many cells, two panels stand side by side
+# The colours of verdicts. Verdicts without a colour need no attention.
 COLOURS: Mapping[Verdict, str] = {Verdict.FASTER: "$success", Verdict.SLOWER: "$error", Verdict.FAILED: "$warning"}
 
-LISTED = ("combination: ", "again: ")  # the beginnings of the names of trials that list their settings
+LISTED = ("combination: ", "again: ")  # a trial whose name begins so lists its settings in the name
 _LIST_ENTRY = re.compile(r"(\w+): ([^,:]+)(?:, |$)")
 
-# Distinct on dark and on light grounds; a phase keeps its colour in every session. Others take the spare ones in turn.
+# Colours that differ on dark and on light grounds. Phases without a colour here take the spare ones in turn.
 PHASE_COLOURS = {
     "data wait": "#e5a13a",
     "host-to-device": "#c678dd",
@@ -32,18 +32,18 @@ PHASE_COLOURS = {
     "zero grad": "#7fb83d",
 }
 SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
-_BAR_NAME = 7  # cells before a bar, where there are several
+_BAR_NAME = 7  # cells for the name before each of several bars
 
 
 def waiting_text(state: SessionState, waiting: str) -> str:
-    """The placeholder for an unknown figure: ``waiting``, or that it will not be measured."""
+    """The placeholder for an unknown figure: ``waiting``, or a sentence that it will not be measured."""
     over = "failed" if state.failure else "ended" if state.finished else ""
     return f"Not known: the session {over} before this." if over else waiting
 
 
 def trial_name(name: str, width: int = 40, first: str = "") -> str:
-    """A trial's name in so many cells. A long list of settings is told by their number, and by how it differs from the
-    list in the name ``first``."""
+    """Return a trial's name in at most ``width`` cells. A long list of settings becomes their number, with the changes
+    against the settings in the name ``first``."""
     told = name
     if name.startswith(LISTED) and (len(told) > width or name.startswith("again")):
         again = ", again" if name.startswith("again") else ""
@@ -73,19 +73,19 @@ def cells(values: list[float], width: int) -> list[int]:
 
 
 def bars(phases: Iterable[Stacked], width: int) -> Content:
-    """The bars under one another with their names, each on a scale of its own: the step times are in the headline."""
+    """Draw the bars under one another with their names. All have the same width; the headline has the step times."""
     named = ((Content.styled(f"{bar.name:<{_BAR_NAME}}", "$secondary"), bar) for bar in phases)
     return Content("\n").join(name + _pieces(bar, max(1, width - _BAR_NAME)) for name, bar in named)
 
 
 def line_of(bar: Stacked, kind: str, width: int) -> Content:
-    """The parts of a step in one line, behind the ``kind`` of the step: what limits it."""
+    """Draw the parts of a step in one line, after the ``kind`` of the step, which names the part that limits it."""
     head = Content.assemble((f"{kind} ", "bold $accent")) if kind else Content("")
     return head + _pieces(bar, max(1, width - head.cell_length))
 
 
 def _pieces(bar: Stacked, width: int) -> Content:
-    """The parts in their colours, each with as much of its name and share as there is room for."""
+    """Draw the parts in their colours, each with its name and share as far as they fit."""
     sizes, drawn = [part.size for part in bar.parts], list[tuple[str, str]]()
     for place, (part, count) in enumerate(zip(bar.parts, cells(sizes, width), strict=True)):
         colour = PHASE_COLOURS.get(part.name, SPARE_COLOURS[place % len(SPARE_COLOURS)])

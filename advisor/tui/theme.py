@@ -1,4 +1,4 @@
-"""The app's own themes: dark, light, and one of sixteen colours; and Textual's others, whose texts are made legible."""
+"""The app's themes: dark, light and sixteen colours of our own, and Textual's, with more contrast where needed."""
 
 import math
 import os
@@ -14,21 +14,21 @@ from textual.theme import Theme
 from advisor.files.folders import read_record, write_record
 from advisor.tui.text import BROAD
 
-# The colours of a report's sections, by their names there.
+# For each style name in a report's sections, the name of the theme's colour.
 _REPORT = {"good": "success", "bad": "error", "warning": "warning"}
 _REPORT |= {"name": "secondary", "quiet": "dim", "title": "accent"}
-# The least contrast of a text to its ground: 3, which WCAG asks of large text, and a little for rounded colours.
+# The least contrast between text and background: 3, as WCAG asks for large text, plus 0.2 for rounded colours.
 _LEAST_CONTRAST = 3.2
 _TEXTS = ("foreground", "secondary", "accent", "success", "warning", "error")
 
-# The file of the state folder that has the name of the theme that the person chose last.
+# This file in the state folder keeps the name of the theme that the person chose last.
 _REMEMBERED = "theme.json"
-# The file is no YAML, which takes long to load.
+# The colours are in TOML because loading YAML takes longer.
 _COLOURS = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
 
 
 class ThemedApp(App[None]):
-    """An app in the theme that TEXTUAL_THEME names, that the person chose last, or ours for the terminal's colours."""
+    """An app in a theme: the one in TEXTUAL_THEME, else the one chosen last, else ours for the terminal's colours."""
 
     CSS_PATH = "app.tcss"
     TITLE = "perf-advisor"
@@ -39,9 +39,9 @@ class ThemedApp(App[None]):
         for name, colours in _COLOURS.items():
             self.register_theme(Theme(name, **colours))
         for name in [name for name, theme in self.available_themes.items() if theme.ansi]:
-            self.unregister_theme(name)  # what its colours are only the terminal knows, so they cannot be mixed
+            self.unregister_theme(name)  # only the terminal knows the values of its colours, so they cannot be mixed
         ours = "advisor-16" if self.console.color_system == "standard" else "advisor"
-        self.theme = ours  # first: Textual has begun with the asked name, before there was such a theme
+        self.theme = ours  # Textual has set the theme already, before ours were registered
         asked = os.environ.get("TEXTUAL_THEME") or read_record(_REMEMBERED, "")
         if asked in self.available_themes:
             self.theme = asked
@@ -49,13 +49,13 @@ class ThemedApp(App[None]):
         self._styled = self.theme
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Read all styles again for another theme; Textual also asks for it at the start, and has read them then."""
+        """Read all styles again if the theme has changed. Textual also calls this at the start, where they are read."""
         if self.theme != self._styled:
             self._styled = self.theme
             super().refresh_css(animate)
 
     def get_css_variables(self) -> dict[str, str]:
-        """The colours of the theme, those of texts made legible, ``dim`` for what matters less; also for reports."""
+        """Return the theme's colours, with legible texts and ``dim`` for less important ones; set those of reports."""
         found = super().get_css_variables()
         grounds = [Color.parse(found[name]) for name in ("background", "surface", "panel")]
         tab = grounds[-1].blend(Color.parse(found["primary"]), 0.3)
@@ -68,13 +68,13 @@ class ThemedApp(App[None]):
         return found
 
     def search_themes(self) -> None:
-        """Offer the themes, and remember the one that is chosen."""
+        """Offer the themes, and remember the chosen one."""
         super().search_themes()
         self.theme_changed_signal.subscribe(self, lambda theme: write_record(_REMEMBERED, theme.name))
 
 
 def _legible(text: str, grounds: Sequence[Color]) -> str:
-    """A colour for text, mixed with black or white until it has enough contrast to each of the grounds."""
+    """Mix a text's colour with black or white until it has enough contrast to each of the backgrounds."""
     colour = Color.parse(text)
     full = grounds[0].get_contrast_text(colour.a)
     mixed = (colour.blend(full, step / 10) for step in range(10))
@@ -83,7 +83,7 @@ def _legible(text: str, grounds: Sequence[Color]) -> str:
 
 
 def _contrast(colours: Sequence[Color]) -> float:
-    """The contrast of two colours, from 1 to 21, as WCAG 2 defines it, with a plain power for the curve of sRGB."""
+    """The contrast of two colours by WCAG 2, from 1 to 21; the sRGB curve is simplified to the power 2.2."""
     shares = (0.2126, 0.7152, 0.0722)
     seen = (
         sum(share * math.pow(part, 2.2) for share, part in zip(shares, one.normalized, strict=True)) for one in colours

@@ -25,7 +25,7 @@ def build():
 
 
 def served(folder, conversation):
-    """What a conversation with a server of its own returns; the server runs in ``folder``."""
+    """Return the answers of a conversation with a new server, which runs in ``folder``."""
 
     async def talk():
         environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -56,7 +56,7 @@ async def done(call, job):
 
 
 def test_an_agent_measures_a_target_and_exports_what_was_found(tmp_path):
-    """Also mistakes, which are told in words; and jobs that are cancelled, or end with the client."""
+    """Also mistakes, which are answered in words, and jobs that are cancelled or end with the client."""
     (tmp_path / "mymodel.py").write_text(MODEL)
 
     async def conversation(client, call, refused):

@@ -71,7 +71,7 @@ def _document(files: Iterable[Path]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The result in a file; empty where there is none."""
+    """The result in a file; empty if there is no file."""
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 

@@ -66,7 +66,7 @@ Row = dict[str, Any]
 
 
 def measured(target: str, mode: str, budget_s: int, lane: Lane, folder: Path) -> Row:
-    """A row: a session of the target, and a check of the settings that every reader would have tried."""
+    """Measure a row: a session of the target, and a check of the settings that everybody tries first."""
     files = folder / f"{target}-{mode}".replace("/", "-")
     report, compiled = files.with_suffix(".json"), files.with_suffix(".yaml")
     compiled.write_text(COMPILED[mode], encoding="utf-8")
@@ -109,7 +109,7 @@ def _of_report(report: Row) -> Row:
 
 
 def read_rows() -> dict[tuple[str, ...], Row]:
-    """The rows that were measured, by model, mode and hardware."""
+    """The measured rows, by model, mode and hardware."""
     rows = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else []
     return {tuple(row.get(name) or "" for name in KEY): row for row in rows}
 
@@ -149,7 +149,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def main() -> None:
-    """Measure what has no row yet, and write the page."""
+    """Measure the models that have no row yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "targets", nargs="*", default=TARGETS, metavar="NAME", help="such as timm:resnet50; all of them"

@@ -1,4 +1,4 @@
-"""The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
+"""The catalogue of workloads: the name, the family and the target of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TIMING_S, LONG_TIMING_S = 60, 110
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A row of the tables. ``batch_size`` is set where the model infers.
+    """A row of the tables. ``batch_size`` is set for inference.
 
     ``timing_s`` is the expected duration of timing all variants, in seconds.
     """

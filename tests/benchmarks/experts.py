@@ -73,7 +73,7 @@ EDITS: dict[str, tuple[Edit, Choices]] = {
 
 
 def experts_of(workload: Workload) -> dict[str, tuple[Edit, Choices]]:
-    """The expert's variants of a workload, by name: what is changed by hand, and the choices of the stack."""
+    """The expert's variants of a workload, by name: the changes by hand, and the choices of the stack."""
     by_hand = {BY_HAND: EDITS[workload.name]} if workload.name in EDITS else {}
     return {STACK: (unchanged, USUAL), **by_hand}
 

@@ -28,7 +28,7 @@ class Lane:
 
     @property
     def prefix(self) -> list[str]:
-        """The words before a command that keep it to this lane's cores; none where there are fewer cores than lanes."""
+        """The words before a command that limit it to this lane's cores; empty if there are fewer cores than lanes."""
         cores = sorted(os.sched_getaffinity(0))
         each = len(cores) // self.of
         own = cores[self.number * each : (self.number + 1) * each] if self.of > 1 else []
@@ -36,7 +36,7 @@ class Lane:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The lane's GPU: of the visible ones, or by its number; any for a single lane."""
+        """The lane's GPU: the visible one with the lane's number; any GPU for a single lane."""
         if self.of == 1:
             return {}
         visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -48,7 +48,7 @@ class Lane:
 
 
 def run_lanes(work: Sequence[Callable[[Lane], None]], lanes: int) -> None:
-    """Do all that is on a list, each piece with the lane that does it."""
+    """Do all work on a list; each piece gets the lane that does it."""
     left, lock = list(work), threading.Lock()
 
     def empty(lane: Lane) -> None:

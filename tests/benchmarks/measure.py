@@ -63,7 +63,7 @@ class Measurement:
         }
 
     def run(self) -> None:
-        """Search, then time each variant twice, there and back."""
+        """Search, then time each variant twice, the second time in reverse order."""
         self._search()
         names = [BASELINE, ADVISOR, *self.choices]
         for name in (*names, *reversed(names)):
@@ -134,7 +134,7 @@ class Measurement:
                 return timed
 
     def _apart(self, name: str, how: str, needed: dict[str, str]) -> dict[str, Any]:
-        """Time a variant in an interpreter of its own, with what its settings need in the environment."""
+        """Time a variant in a new interpreter, with the environment variables that its settings need."""
         log = self.file.with_suffix(f".{name.replace(' ', '-')}.log").resolve()
         timed = log.with_suffix(".json")
         arguments = [__file__, self.workload.name, name, how, str(self.options.timed_s), str(timed)]

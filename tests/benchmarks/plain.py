@@ -69,7 +69,7 @@ def run(step: Callable[[Any], Any], batches: Iterable[Any]) -> tuple[float, Any]
 
 
 def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> tuple[Callable[[], Iterable[Any]], bool]:
-    """A function that yields the batches of a block, and whether these are long epochs."""
+    """Return a function that yields the batches of a block, and whether a block is a long epoch."""
     if not isinstance(data, ONE_BATCH):
         epoch_s = _epoch_s(step, data)
         long = epoch_s > LONG_EPOCH_S

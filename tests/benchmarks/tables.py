@@ -35,7 +35,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def one_line(text: object) -> str:
-    """A text as a cell of a table holds it."""
+    """A text in the form of a table cell."""
     return " ".join(str(text).split()).replace("|", "/")
 
 
@@ -53,7 +53,7 @@ def _runs(result: Result, name: str) -> list[float]:
 
 
 def _expert_of(result: Result) -> str:
-    """The expert's variant: the fastest of those that were timed."""
+    """The expert's variant: the fastest timed one."""
     timed = {name: statistics.median(_runs(result, name) or [math.inf]) for name in result["variants"]}
     return min((name for name in timed if name.startswith(EXPERT)), key=lambda name: timed[name], default=EXPERT)
 

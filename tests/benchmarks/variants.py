@@ -12,7 +12,7 @@ import advisor
 
 
 def baseline(script: Script) -> Loop:
-    """The loop that everybody writes first; the model is called as sessions take it to be, with gradients on."""
+    """The loop that everybody writes first. The model is called as in a session, with gradients on."""
     device = script.device
     if not script.trains:
         forward = output_of(script)

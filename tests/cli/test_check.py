@@ -16,7 +16,7 @@ from advisor.records import Block, Mode, Outcome, TargetSpec, TrialKind, TrialRe
 
 
 class FakeRunner:
-    """Gives each process blocks at a rate: samples per second without the settings and with them."""
+    """Gives each process blocks at one of two rates (samples per second): without the settings and with them."""
 
     def __init__(self, plain, tuned, failure=None):
         self.rates, self.failure, self.specs = {"": plain, "tuned": tuned}, failure, []
@@ -59,7 +59,7 @@ def test_only_an_interval_below_the_least_says_no(settings, tuned, least, worth)
 
 
 class SlowRunner(FakeRunner):
-    """Processes that take their time, by a clock of their own, and no longer than they may."""
+    """Processes that take a given time by a fake clock, but no longer than their limit."""
 
     def __init__(self, clock, seconds):
         super().__init__(100.0, 150.0)

@@ -1,4 +1,4 @@
-"""The command as a user runs it: exit codes, and what is on which stream."""
+"""The command as a user runs it: exit codes, and the texts on each stream."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def test_starting_loads_nothing_heavy():
 
 
 def test_importing_the_command_is_quick():
-    """Beside four modules of Python, in the same process; it takes a tenth of their time, and numpy as much as they."""
+    """It is compared with four modules of Python in the same process: it takes a tenth of their time, numpy as much."""
     code = (
         "from time import process_time as now\n"
         "start = now(); import argparse, asyncio, http.client, unittest.mock; between = now()\n"

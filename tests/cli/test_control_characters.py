@@ -1,4 +1,4 @@
-"""What a target says cannot steer a terminal: its control characters are shown wherever its words are."""
+"""A target's texts cannot control the terminal: their control characters are shown as text everywhere."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def steered(value, key=""):
-    """A value with sequences for a terminal in every text that a target or a library may word."""
+    """A value that contains terminal sequences in every text that a target or a library may write."""
     if isinstance(value, dict):
         return {name: steered(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""All sessions of these tests run as on a quiet machine."""
+"""Make all sessions of these tests run as on a quiet machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sessions on what goes wrong, on fake trials: each ends in time, says what is wrong, and keeps the best so far."""
+"""Sessions on bad input, with fake trials: each ends in time, names the problem, and keeps the best so far."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def planted(folder, recipe_id, speed, *, expensive=False, usual=False, **options
 
 
 def with_fault(key, fault):
-    """Trials whose speed is that of the pauses taken out, but where a setting does something else."""
+    """Trials whose speed depends on the removed pauses, unless a setting has a planted fault."""
 
     def speed(settings):
         return fault(pauses_removed(settings)) if key in settings else pauses_removed(settings)
@@ -36,7 +36,7 @@ def with_fault(key, fault):
 
 
 def ended_well(run):
-    """The session ended well and in time, with what helps in its stack."""
+    """Check that the session ended well and in time, with the helpful settings in its stack."""
     assert run.state.failure is None, run.posted(events.SessionFailed)
     assert run.state.stack_settings == BEST
     assert run.state.finished.session_s <= run.request.budget_s + LATE_S
@@ -107,7 +107,7 @@ def test_seconds_are_enough_for_the_stack(tmp_path, budget_s, told):
 
 @pytest.mark.parametrize(("budget_s", "part_s"), [(200.0, 60.0), (45.0, 20.0)])
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, budget_s, part_s):
-    """Some times what a trial takes, and a tenth of the budget more."""
+    """The limit is a few times a trial's duration plus a tenth of the budget."""
     hung = failed("no result (applying the settings)", Outcome.TIMED_OUT)
     run = planted(tmp_path, "hanging", with_fault("planted.hanging", lambda _: hung), budget_s=budget_s).run()
     ended_well(run)
@@ -132,7 +132,7 @@ def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path)
 
 
 def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
-    """A target that can be built once only, say: what takes turns with the baseline builds for itself."""
+    """For example, a target can be built only once, and the trial in turn with the baseline builds it again."""
 
     class BuiltOnce(FakeTrials):
         def open(self, spec, listen):

@@ -1,4 +1,4 @@
-"""The budget: its limits, the expected durations of trials and compilations, and what it has no time for."""
+"""The budget: its limits, the expected durations of trials and compilations, and the moves without time."""
 
 import math
 import time
@@ -157,7 +157,7 @@ def test_the_guess_is_within_a_fifth_of_what_it_took(on, operations, shapes, sec
 
 @pytest.mark.parametrize(("foreign_cores", "slower"), [(0.4, 1.0), (1.3, 1.65), (2.0, 2.0)])
 def test_beside_programs_that_keep_the_cores_busy_it_takes_longer(foreign_cores, slower):
-    """A session of 90 s gave 42 of them to a compilation that was not done then."""
+    """A session of 90 s once spent 42 s on a compilation that did not finish."""
     two_cores = host(physical_cores=2, logical_cores=2, usable_cores=2, foreign_cores=foreign_cores)
     quiet, crowded = (cpu_facts(hardware=Hardware(host=one)) for one in (host(), two_cores))
     assert expected_compile_s(crowded) == pytest.approx(slower * expected_compile_s(quiet))

@@ -1,4 +1,4 @@
-"""The one rule of consent, case by case: what may be used without asking, and what waits for the person."""
+"""The rule of consent, case by case: settings that may be used without asking, and settings that may not."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_a_recipe_is_asked_in_the_mode_of_the_workload():
 @pytest.mark.parametrize("allow", Numerics)
 @pytest.mark.parametrize("shown", Numerics)
 def test_what_was_measured_to_change_more_than_is_allowed_may_not_be_used(allow, shown):
-    """A recipe that declares exact: what it was seen to do decides."""
+    """A recipe declares exact, but its measured class decides."""
     found = measured(shown, EXACT)
     free = shown.severity <= allow.severity
     assert consent(allow).permits(GRADS.settings, found) is free
@@ -79,7 +79,7 @@ def test_what_differs_no_more_than_two_baselines_do_counts_as_declared():
 
 
 def test_a_measurement_does_not_excuse_what_is_declared():
-    """A larger batch whose first losses happen to be equal trains something else all the same."""
+    """A larger batch is another training, even if its first losses happen to be equal."""
     found = measured(EXACT, CHANGED)
     assert not consent().permits(BATCH.settings, found)
     assert consent().exceeds(BATCH, found)
@@ -128,7 +128,7 @@ def test_the_word_of_the_person_comes_before_the_score():
 
 
 def test_no_score_permits_batches_of_another_size():
-    """The caller has to give them."""
+    """The caller has to give such batches, so no score can decide."""
     assert by_score().needs_consent(BATCH)
     assert not by_score().permits(BATCH.settings)
     assert not by_score().permits(BATCH.settings, scored(GOOD))

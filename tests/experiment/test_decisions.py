@@ -1,4 +1,4 @@
-"""Decisions of the person steer a session on fake trials, and all that is written of it."""
+"""The person's decisions steer a session on fake trials, and the files written about it."""
 
 import pytest
 from fake_trials import FakeRun
@@ -34,7 +34,7 @@ def session_of(folder, *, only=("first", "second", "third"), third="EXACT", spee
 
 
 def decided(run, matches, recipe, decision):
-    """Have a decision taken, in the session's own thread, once it posts an event that matches."""
+    """Take a decision in the session's thread when it posts a matching event."""
     run.when(matches, lambda: run.session.decide(recipe, decision))
 
 
@@ -56,7 +56,7 @@ def started(told):
 
 
 def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_path):
-    """Once when the first trial has found the stack, once when it is confirmed already."""
+    """The decision is taken after the first trial, and again after the confirmation."""
     run = session_of(tmp_path)
     has_first = lambda event: isinstance(event, events.StackMeasured) and FIRST in event.record.settings  # noqa: E731
     decided(run, has_first, "first", Decision.REJECTED)
@@ -81,7 +81,7 @@ def slowed_by_values(settings):
 
 
 def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
-    """One recipe's values wait while it is rejected; one that needs consent is tried first once it has it."""
+    """The values of a rejected recipe wait; a recipe that needs consent is tried first after it gets consent."""
     values = plant(tmp_path / "recipes", "values", candidates="return [1, 2]")
     values.write_text(f"{values.read_text()}\n    def accepts(self, value):\n        return value in (1, 2)\n")
     run = session_of(tmp_path, only=("second", "third", "values"), third="CHANGED", speed=slowed_by_values)
@@ -109,7 +109,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def undone(finished):
-    """The finished session, with nothing decided; what a test decides is taken back after it."""
+    """The finished session without decisions; a test's decisions are undone after it."""
     yield finished
     for recipe in list(finished.state.decisions):
         finished.session.decide(recipe, None)
@@ -141,7 +141,7 @@ def test_accepting_lets_in_what_needs_consent(undone):
 
 
 def at_next_trial(run, act):
-    """Have something done while the next trial runs."""
+    """Call a function while the next trial runs."""
     run.when(lambda event: isinstance(event, events.TrialStarted), act)
 
 
@@ -196,7 +196,7 @@ def test_decisions_are_in_the_journal_and_a_resumed_session_follows_them(finishe
 
 
 def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
-    """Last of those that share a session: it is closed after this one."""
+    """This is the last test that shares the session: it closes the session."""
     finished.session.cancel()
     since = len(finished.told)
     finished.session.decide("first", Decision.REJECTED)

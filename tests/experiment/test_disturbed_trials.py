@@ -1,4 +1,4 @@
-"""Trials that something outside disturbed are measured again and marked, and sessions on busy machines."""
+"""Disturbed trials, which are measured again and marked, and sessions on busy machines."""
 
 import random
 import subprocess
@@ -26,7 +26,7 @@ BUSY = "another process came to the GPU while it was measured"
 
 
 class Machine:
-    """Answers trials in turn, each after so many seconds; a stand-in for what no test can have: other programs."""
+    """Answers trials in turn, each after given seconds; it stands in for a machine with other programs."""
 
     def __init__(self, answers, seconds=3.0):
         self.answers, self.seconds, self.now, self.ran = list(answers), seconds, 0.0, 0
@@ -79,7 +79,7 @@ def test_a_disturbed_trial_is_repeated_as_long_as_that_helps(tmp_path, monkeypat
 
 
 def test_a_repeat_that_takes_much_longer_is_given_up_and_the_first_run_counts(tmp_path, monkeypatch):
-    """On a busy machine a baseline of 4 s was repeated for 23, until 5 s after the end of the budget."""
+    """On a busy machine the repeat of a 4 s baseline took 23 s, and ended 5 s after the budget."""
     machine = Machine([BUSY, BUSY], seconds=4.0)
     bench = bench_on(machine, tmp_path, monkeypatch, total_s=35.0)
     run = machine.run
@@ -144,7 +144,7 @@ LEVELS = (1.0, 1.3, 1.8, 2.5)
 
 
 class LoadedTrials(FakeTrials):
-    """Trials whose blocks take longer while others compute: of one length for some seconds, then of another."""
+    """Trials whose blocks take longer because other programs compute: first one length, later another."""
 
     def __init__(self, speed, seed):
         super().__init__(speed, trial_s=2.5, build_s=5.0)
@@ -197,7 +197,7 @@ class SlowedTrials(LoadedTrials):
 
 @pytest.mark.parametrize("seed", [0, 3, 5, 9])
 def test_trials_that_overrun_leave_the_turns_their_time(tmp_path, seed):
-    """Repeats that took half as long again as expected left no time for the turns, and the stack unconfirmed."""
+    """Repeats once took half as long again as expected, so no time was left to confirm the stack in turns."""
     assert FakeRun(tmp_path, HELPS, trials=SlowedTrials(HELPS, seed), budget_s=90.0).run().state.stack.confirmed
 
 

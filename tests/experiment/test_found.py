@@ -1,4 +1,4 @@
-"""What a session found is one value: its stack, its exported settings, its report and its headline agree."""
+"""A session's result is one value: its stack, its exported settings, its report and its headline agree."""
 
 import itertools
 import json
@@ -54,12 +54,12 @@ def headline_of(state):
 
 
 def in_turn(known, settings, speedup):
-    """The same, once settings took turns with the baseline."""
+    """The same knowledge after turns of settings with the baseline."""
     return replace(known, judge=turns_of(speedup).added_to(known.judge, settings))
 
 
 def turns_of(speedup):
-    """What turns of blocks have found that are this many times as fast as the baseline's."""
+    """The result of turns whose blocks are this many times as fast as the baseline's."""
     return Evidence(turns=Turns((result_at(speedup),), (result_at(1.0),), by_block=True))
 
 

@@ -1,4 +1,4 @@
-"""Random command lines, targets and journals: every failure is an error of two lines. 20,000 of each: `-m fuzz`."""
+"""Random command lines, targets and journals: every failure is an error of two lines. `-m fuzz` tries 20,000 each."""
 
 import contextlib
 import io

@@ -26,7 +26,7 @@ from advisor.records import Block, Candidate, Outcome, TrialRecord, TrialResult,
 
 
 def runs_history():
-    """What a resumed session reads: a run, one that failed, blocks timed in turn, and an export that was verified."""
+    """The events that a resumed session reads: a run, a failed run, blocks timed in turn, and a verified export."""
     settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
     measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf))
     return [
@@ -61,7 +61,7 @@ def test_a_session_is_read_as_it_was_written(history):
 
 
 def test_a_session_of_version_0_1_is_read_without_its_noise_floor():
-    """Its intervals were of 95 %, and judged by a floor beside them; its runs say not how far off they may be."""
+    """That version had 95 % intervals and a separate noise floor; its runs have no spread."""
     journal = written()
 
     def as_before(data):

@@ -100,7 +100,7 @@ def session_of_slow_compiling(landscape, monkeypatch, compile_s, budget_s=120.0)
 
 
 def test_a_compilation_that_does_not_end_costs_nothing(monkeypatch):
-    """It goes on beside the trials, and what was found without it is confirmed."""
+    """The compilation continues beside the trials, and the result without it is confirmed."""
     last, said = session_of_slow_compiling(landscape_of("resnet50"), monkeypatch, 500.0)
     assert not CATALOG.compiles(last.settings)
     assert last.confirmed
@@ -121,7 +121,7 @@ def test_a_compilation_that_takes_a_third_longer_than_expected_is_waited_for(mon
 
 @pytest.mark.parametrize("name", ["synthetic_convnet", "synthetic_host_bound"])
 def test_combinations_that_were_not_recorded_are_predicted(name):
-    """Each fourth of those that were recorded is left out, and predicted from the others."""
+    """Every fourth recorded combination is left out and predicted from the others."""
     whole, landscape, off = Predictor(landscape_of(name), CATALOG), landscape_of(name), []
     for settings in list(whole.measured)[3::4]:
         others = tuple(run for run in landscape.runs if whole.canonical(run.settings) != settings)

@@ -98,7 +98,7 @@ def test_the_reserve_holds_against_all_but_a_stack_with_priority_that_is_ready(t
     ("control", "repeats", "again"), [(1.05, 0, False), (1.12, 0, True), (1 / 1.12, 1, True), (2.0, 2, False)]
 )
 def test_baselines_that_disagree_are_run_again_at_once_up_to_four_times_in_all(trials, control, repeats, again):
-    """The control may be the odd one, or any of the others."""
+    """The odd run may be the control or any other run."""
     known = with_stack(STACK)
     judge = known.judge.with_run(CONTROL_SETTINGS, result_at(control))
     for _ in range(repeats):

@@ -65,13 +65,13 @@ def fed(wait_ms, *, on=gpu_facts):
     [(30.0, gpu_facts, True), (17.0, gpu_facts, True), (8.0, gpu_facts, False), (17.0, cpu_facts, False)],
 )
 def test_a_stack_feeds_the_step_that_it_expects(wait_ms, on, has):
-    """A sixth of a step waits for data: a third, once a GPU computes the rest 2.4 times as fast."""
+    """A sixth of a step waits for data; this becomes a third if the GPU computes 2.4 times as fast."""
     assert (WORKERS.key in fed(wait_ms, on=on).plan.usual_stack()) is has
 
 
 @pytest.mark.parametrize(("wait_ms", "workers"), [(17.0, 2), (50.0, 8), (92.0, 16)])
 def test_a_stack_has_as_many_workers_as_its_step_needs(wait_ms, workers):
-    """Not as many as there are cores: they share memory with the step. One rung more than computed is taken."""
+    """Not one worker per core, as workers share memory bandwidth with the step; one rung above the computed number."""
     assert fed(wait_ms).plan.usual_stack()[WORKERS.key] == workers
 
 

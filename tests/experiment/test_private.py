@@ -1,4 +1,4 @@
-"""What is kept and shown of a person's secrets and files: nothing that looks secret, no file but the session's own."""
+"""Secrets and files: nothing that looks secret is recorded or shown, and only the session's files are read."""
 
 import os
 import stat

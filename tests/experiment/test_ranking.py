@@ -82,7 +82,7 @@ def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decisions, shown
 
 @pytest.mark.parametrize(("alone", "first"), [(1.4, "autocast=bfloat16"), (1.05, "compile=default")])
 def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone(alone, first):
-    """What makes a stack of 4 times out of one of 3 gains a third: it is ranked by that, not by the stack's speed."""
+    """A setting that raises a stack from 3x to 4x gains a third: it is ranked by that, not by the stack's speed."""
     ranked = recommended([on_top(1.33, 1.30, 1.36), record("autocast", "bfloat16", 100 * alone)], by(), COMPILED)
     assert names(item.record for item in ranked)[0] == first
     assert len(ranked) == 2

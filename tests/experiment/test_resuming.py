@@ -44,7 +44,7 @@ def beginning(step_ms=10.0, **decisions):
 
 
 def told_by(*steps):
-    """The events of a session that took these moves and was then interrupted, and what it knew."""
+    """The events and the knowledge of a session that was interrupted after these moves."""
     told = []
     reporter, known = reporter_to(told.append), beginning()
     told.append(events.FactsFound(known.plan.facts))

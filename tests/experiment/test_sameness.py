@@ -1,4 +1,4 @@
-"""A session that is taken up measures what it measured, or says what changed and refuses."""
+"""A resumed session measures the same target, or refuses and says what has changed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The search over several GPUs, alone and in whole sessions, on trials whose speed a function of settings says."""
+"""The search over several GPUs, alone and in whole sessions; a function of the settings gives the speeds."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The search on made-up workloads: its moves and its stack, under decisions, limits and other goals too."""
+"""The search on made-up workloads: its moves and its stack, also with decisions, limits and other goals."""
 
 from dataclasses import replace
 
@@ -151,7 +151,7 @@ def test_a_stack_that_its_turns_show_to_be_no_better_is_given_up():
 
 
 def test_a_repeat_that_fails_is_not_made_for_as_long_as_time_is_left():
-    """On a busy machine a repeat found no end within its time, and was made until the session had none."""
+    """On a busy machine a repeat did not end in its time, and was started again until the session's time was over."""
     runs, compiled = [], WHOLE.without(GRAPH.key)
 
     def speed(settings):

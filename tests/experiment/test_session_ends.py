@@ -1,4 +1,4 @@
-"""Sessions that end early, are resumed or have another goal, on fake trials; requests that are continued."""
+"""Sessions on fake trials that end early, are resumed or have another goal; requests that are continued."""
 
 from dataclasses import replace
 
@@ -163,7 +163,7 @@ def test_habits_of_a_file_that_holds_the_loop_are_among_the_facts(tmp_path):
 
 
 def test_what_is_not_asked_anew_stays_as_the_session_was_asked():
-    """`perf-advisor TARGET --resume` measured what the session's --only had left out."""
+    """`perf-advisor TARGET --resume` once measured recipes that the session's --only had left out."""
     past = Request(TargetSpec("demo", "/a", batch_size=4), budget_s=60.0, only=("autocast",))
     assert Request(TargetSpec("demo", "/a")).continuing(past) == past
     changed = Request(TargetSpec("demo", "/b"), only=("tf32",), objective=Objective.MEMORY).continuing(past)

@@ -1,4 +1,4 @@
-"""The whole stacks of the search on made-up workloads, and what is left out of those that fail."""
+"""The whole stacks of the search on made-up workloads, and the settings left out of failing stacks."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_a_stack_that_fails_is_made_again_without_the_part_that_fails(culprit, r
     [(1.8, {"reduce-overhead"}, []), (0.7, {None}, [None]), ("RuntimeError: no graph", {None, "default"}, ["default"])],
 )
 def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in_parts, modes, next_mode):
-    """The compiled parts record graphs of their own; where these fail or cost, the parts run without."""
+    """The compiled parts record their own graphs; if these fail or cost time, the parts run without graphs."""
 
     def speed(settings):
         if GRAPH.key in settings:
@@ -315,7 +315,7 @@ def test_where_a_stack_fails_the_settings_of_the_loader_are_doubted_last():
 
 
 def test_a_stack_that_gained_nothing_is_made_again_once_the_step_no_longer_waits():
-    """Nobody saw that the step waits for its data: the step's own settings gain only beside the workers."""
+    """The profile did not show that the step waits for its data: its other settings gain only together with workers."""
 
     def speed(settings):
         return 3.0 * EVERYTHING_HELPS(settings) if WORKERS.key in settings else 1.0

@@ -1,4 +1,4 @@
-"""What the person asks of a running session: skip, pause, more time, an early end, and more of it afterwards."""
+"""The person's commands to a running session: skip, pause, more time, an early end, and a further search."""
 
 import pytest
 from fake_trials import three_removers
@@ -17,7 +17,7 @@ def starts(matches):
 
 
 def test_a_session_obeys(tmp_path):
-    """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
+    """The session skips its control, pauses, gets more time, ends early, and searches on after its end."""
     run = three_removers(tmp_path)
     session = run.session
     run.when(starts(lambda name: name == "baseline"), session.skip)  # without it there is nothing to go on with

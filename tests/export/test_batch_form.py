@@ -24,7 +24,7 @@ CE = nn.functional.cross_entropy
 
 
 class Named(nn.Module):
-    """A model of keyword arguments that returns its loss where it is given labels."""
+    """A model with keyword arguments, which returns its loss if it is given labels."""
 
     def __init__(self):
         super().__init__()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def _as_it_was():
-    """A framework that reads a config sets PyTorch's flags by it."""
+    """Restore PyTorch's flags, because a framework that reads a config sets them."""
     with state_put_back():
         yield
 

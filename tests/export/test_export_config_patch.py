@@ -16,7 +16,7 @@ def patched(text: str, settings=None, current=None, key_map=None) -> Patch:
 
 
 def paths(patch: Patch) -> dict[str, str]:
-    """The config's path of each setting that it says."""
+    """The config's path of each setting that it contains."""
     return {key: ", ".join(".".join(entry.path) for entry in entries) for key, entries in patch.said.items()}
 
 

@@ -245,7 +245,7 @@ def test_pytorchs_transformers_do_not_read_a_mask_in_a_graph(catalog, monkeypatc
 
 
 def two_models():
-    """A step that trains two models, one's optimizer near it in an object and the other's in its closure; and these."""
+    """A step that trains two models with an optimizer in an object and another in its closure; and these objects."""
     torch.manual_seed(0)
     one, other = nn.Linear(4, 4), nn.Linear(4, 4)
     near = SimpleNamespace(optimizer=torch.optim.SGD(one.parameters(), lr=0.1, fused=True))
@@ -382,7 +382,7 @@ def test_settings_of_a_loader_make_one_loader(catalog, tmp_path):
 
 
 class Images(Dataset):
-    """Random images in bytes, and what is done to each of them."""
+    """Random images in bytes, with a transform of each."""
 
     def __init__(self):
         steps = [v2.CenterCrop(4), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2, 0.4, 0.8])]

@@ -1,4 +1,4 @@
-"""Many random inputs for what reads and patches configs: every failure is an AdvisorError of two lines."""
+"""Many random inputs for the code that reads and patches configs: every failure is an AdvisorError of two lines."""
 
 import contextlib
 import json

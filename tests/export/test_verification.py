@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_applied_and_a_loss_that_is_not_finite_are_told(tm
 
 
 class OneBench:
-    """What verifying needs of a bench: specs, and a real runner."""
+    """The parts of a bench that a verification needs: specs, and a real runner."""
 
     def __init__(self, target, log):
         self.runner = Runner()
@@ -235,7 +235,7 @@ def test_the_figures_of_a_loop_of_two_speeds_agree():
 
 
 class Drawn(Recorded):
-    """A bench whose outputs are others at each start."""
+    """A bench whose outputs differ at each start."""
 
     def run(self, spec, listen):
         result = super().run(spec, listen)

@@ -188,7 +188,7 @@ def _started(folder, *arguments):
 
 
 def _measured(path):
-    """What a journal holds: runs by their settings, and whether the control is among them."""
+    """The contents of a journal: runs by their settings, and whether the control is among them."""
     past = open_session(path.stem)
     state = SessionState.of(past.events)
     runs = Counter(repr(event) for event in past.events if isinstance(event, events.RunMeasured))

@@ -1,4 +1,4 @@
-"""The page of statistics: what its intervals hold, and what they call different."""
+"""The statistics: how often intervals contain the truth, and how often equal settings are called different."""
 
 import math
 import random

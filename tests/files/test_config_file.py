@@ -1,4 +1,4 @@
-"""A project's config file as it is read, and how one that cannot be read is told."""
+"""Reading a project's config file, and the errors for a file that cannot be read."""
 
 import pytest
 

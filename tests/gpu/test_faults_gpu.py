@@ -1,4 +1,4 @@
-"""Faults of a GPU: each ends the trial in hand with its reason, and the next one measures as if nothing was."""
+"""Faults of a GPU: each ends the running trial with a reason, and the next trial measures normally."""
 
 import subprocess
 import sys

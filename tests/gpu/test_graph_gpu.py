@@ -103,7 +103,7 @@ def test_a_model_on_another_gpu_than_the_current_one():
 
 
 def own(body, dropout=0.0):
-    """A plain step of one's own with something else in it, and the model that it trains."""
+    """A plain step of the user's with an additional part, and the model that it trains."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(dropout), nn.Linear(16, 3)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""What NVML says of real trials: alone on the GPU, beside another process, and what they take of energy."""
+"""NVML's readings of real trials: alone on the GPU, beside another process, and their energy."""
 
 import contextlib
 import subprocess
@@ -54,7 +54,7 @@ def trial(tmp_path):
 
 
 class Neighbour:
-    """Another process, that waits until it is told to go to the GPU."""
+    """Another process that uses the GPU when it is told to."""
 
     def __init__(self, work):
         code = NEIGHBOUR.format(work=work)
@@ -64,7 +64,7 @@ class Neighbour:
         assert self.process.stdout.readline() == "ready\n"
 
     def arrive(self):
-        """Go, and wait until NVML lists it; a test that needs that is skipped where NVML lists nobody."""
+        """Start to use the GPU, and wait until NVML lists the process; skip the test if NVML lists no processes."""
         before = compute_pids()
         self.process.stdin.write("\n")
         assert self.process.stdout.readline() == "on the GPU\n"

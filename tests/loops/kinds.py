@@ -25,7 +25,7 @@ CATALOG, CROSS_ENTROPY = load_catalog(), nn.CrossEntropyLoss()
 
 
 class Loop(NamedTuple):
-    """A loop, settings that it always has, and whether random numbers are drawn in its steps."""
+    """A loop, its fixed settings, and whether its steps draw random numbers."""
 
     function: Any
     always: Mapping[str, Any]
@@ -36,7 +36,7 @@ LOOPS: dict[str, Loop] = {}
 
 
 def loop(draws=False, **always):
-    """Enter a loop in the table. The settings that it always has are written with ``__`` for the dot."""
+    """Add a loop to the table. Its fixed settings are written with ``__`` for the dot."""
 
     def register(function):
         LOOPS[function.__name__] = Loop(
@@ -333,7 +333,7 @@ for place in ("global", "object", "module"):
 
 @loop()
 def checkpoint_loaded(run):
-    """Save after the first epoch; load that in the third."""
+    """Save after the first epoch; load this checkpoint in the third."""
     model, optimizer, step, batches = started(run, CROSS_ENTROPY)
     for at, (_, batch) in enumerate(epochs(batches)):
         if at == 5:

@@ -84,7 +84,7 @@ def is_exact(settings: Mapping[str, Value]) -> bool:
 
 
 def check(name: str, setting: str, device_name: str) -> None:
-    """The loop with a setting does what the plain one does, or the setting is refused where that is known."""
+    """Check that a loop with a setting agrees with the plain loop, or that a known refusal is raised."""
     loop, device = LOOPS[name], torch.device(device_name)
     settings = {**SETTINGS[setting], **loop.always}
     assert bool(CATALOG.conflict(settings)) is ((name, setting) in REFUSED)

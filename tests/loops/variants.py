@@ -1,4 +1,4 @@
-"""Loops that differ from the plain one in one part: its model, optimizer, loss, schedule, or what is between steps."""
+"""Loops that differ from the plain loop in one part: model, optimizer, loss, schedule, or code between steps."""
 
 import functools
 

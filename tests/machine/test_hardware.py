@@ -1,4 +1,4 @@
-"""The host is really inspected; NVML is a small stand-in, for the machines that run these tests have no GPU."""
+"""The real host is inspected. NVML is a small stand-in, since machines that run these tests have no GPU."""
 
 from dataclasses import fields
 

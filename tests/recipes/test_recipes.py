@@ -1,4 +1,4 @@
-"""What holds for every recipe: its card, its values and reasons, its code, what it leaves whole."""
+"""Checks for every recipe: its card, its values and reasons, its code, and the objects that it must not change."""
 
 import subprocess
 import sys

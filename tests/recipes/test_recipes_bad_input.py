@@ -88,7 +88,7 @@ class Nested(Net):
 
 
 class ByValue(Net):
-    """Which way it goes depends on the numbers, so no trace can follow it."""
+    """The branch that it takes depends on the values, so no trace can follow it."""
 
     def forward(self, images):
         x = self.features(images)
@@ -224,7 +224,7 @@ def run_steps(name: str, mode: Mode, settings: dict[str, Any]) -> None:
 
 
 def refusal(name: str, mode: Mode, settings: dict[str, Any]) -> str | None:
-    """Why settings cannot be applied or run, None when they can. Raises what is a mistake of the code."""
+    """The reason that settings cannot be applied or run; None if they can. Raises errors that are bugs of the code."""
     try:
         run_steps(name, mode, settings)
     except CODING_MISTAKES:
@@ -235,7 +235,7 @@ def refusal(name: str, mode: Mode, settings: dict[str, Any]) -> str | None:
 
 
 def plain(text: str) -> bool:
-    """Whether a person can read a reason: words, and none of Python's own."""
+    """Whether a reason is plain words, without Python's own messages."""
     return len(text.split()) >= 3 and not PYTHONS_OWN.search(text)
 
 
@@ -246,7 +246,7 @@ each_workload = pytest.mark.parametrize(("name", "mode"), CASES)
 
 
 def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:
-    """What each recipe of a mode proposes for a workload; recipes that need a GPU see it on one."""
+    """The proposals of each recipe of a mode for a workload; recipes that need a GPU see it on a GPU."""
     with state_put_back():
         facts = facts_of(name, mode)
     for recipe in CATALOG:

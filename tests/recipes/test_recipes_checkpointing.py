@@ -94,7 +94,7 @@ def test_checkpointed_blocks_train_to_the_bit(way, name):
 
 
 def saved_bytes(model, x):
-    """What the backward pass keeps, each tensor once, without parameters."""
+    """The bytes of tensors kept for the backward pass, each counted once, without parameters."""
     parameters = {parameter.data_ptr() for parameter in model.parameters()}
     saved = {}
 

@@ -35,7 +35,7 @@ CONSTANT = torch.ones(3)
 
 
 class WhereItIs(nn.Module):
-    """Says on which device a tensor without one is created; ``meta`` as in deferred initialisation."""
+    """Reports the device on which a tensor is created by default; ``meta`` stands for deferred initialisation."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What recipes promise of the numbers, kept: every value beside the same steps without it, on the CPU."""
+"""The numerics that recipes declare: every value is compared with the same steps without it, on the CPU."""
 
 import functools
 import shutil
@@ -158,7 +158,7 @@ def test_the_same_steps_give_the_same_numbers(mode):
 
 
 def check_promise(recipe, value, mode, *, device="cpu", spread=0.0):
-    """A value keeps the promise of its recipe; ``spread`` is what two runs without it differ by."""
+    """Check a value's declared numerics; ``spread`` is the difference of two runs without the value."""
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
     if reason := refusal(recipe, value, components(mode, adam=recipe.id == "optimizer_memory", device=device)):

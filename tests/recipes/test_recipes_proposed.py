@@ -24,7 +24,7 @@ ARGUMENTS = {"trainer": "transformers", "places": (Place("arguments", "train.py"
 
 
 def loop_places(problem=""):
-    """Those of a script's loop, whose step has this problem."""
+    """The places of a script's loop whose step has this problem."""
     return tuple(Place(kind, "train.py", 1, 0, 9, 0, problem=problem) for kind in ("loop", "forward", "step"))
 
 
@@ -47,7 +47,7 @@ def waiting(wait_ms, make=gpu_facts, **loader):
 
 
 def present(recipe_id, value, workers=2):
-    """Facts of six cores where a recipe has a value already."""
+    """Facts of a machine with six cores, where the user already has a value of a recipe."""
     loader = loader_facts(num_workers=workers)
     return cpu_facts(loader=loader, hardware=SIX_CORES, current={CATALOG[recipe_id].key: value})
 
@@ -109,7 +109,7 @@ PROPOSED = [
     ("grad_accumulation", present("grad_accumulation", 4), [8, 1]),
     ("grad_accumulation", present("grad_accumulation", 8), [4, 2, 1]),
     ("large_batch_optimizer", gpu_facts(), "yours has 32"),
-    ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=rmsprop()), "not of RMSprop"),
+    ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=rmsprop()), "not RMSprop"),
     ("large_batch_optimizer", gpu_facts(**VERY_LARGE_BATCH, optimizer=adamw_facts(made_steps=True)), "has made steps"),
     ("optimizer_memory", gpu_facts(**LARGE_STATE), ["adafactor"]),
     ("optimizer_memory", with_peaks(300 * GIB, **LARGE_STATE), "state is 10 % of the memory"),
@@ -219,10 +219,10 @@ FOLDED, FROZEN = {"model.fold_batch_norm": True}, {"compile.freezing": True}
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({**GRAPH, "compile.mode": "reduce-overhead"}, "CUDA graphs of its own"),
-        ({**GRAPH, "debug.switches": "anomaly"}, "cannot be captured"),
+        ({**GRAPH, "compile.mode": "reduce-overhead"}, "its own CUDA graphs"),
+        ({**GRAPH, "debug.switches": "anomaly"}, "no graph can capture"),
         ({**GRAPH, "step.accumulate": 2}, "step.accumulate"),
-        ({"compile.mode": "none", "compile.scope": "regional"}, "how the model is compiled"),
+        ({"compile.mode": "none", "compile.scope": "regional"}, "compile.mode is none"),
         ({"compile.mode": "max-autotune", "compile.scope": "pointwise"}, "compiles in the mode default"),
         ({"compile.mode": "none", "memory.activation_checkpointing": "budget-0.5"}, "compile.mode is none"),
         ({**FROZEN, "compile.scope": "regional"}, "the code of each block"),

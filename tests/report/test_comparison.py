@@ -1,4 +1,4 @@
-"""What changed between two sessions."""
+"""The comparison of two sessions."""
 
 from dataclasses import replace
 

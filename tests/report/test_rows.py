@@ -15,7 +15,7 @@ from advisor.report.settings import setting_sections
 
 
 def moments(history: list[Event]) -> Iterator[SessionState]:
-    """The session after each of its events: running, and finished."""
+    """The session's state after each of its events, while it runs and when it is finished."""
     state = SessionState()
     for event in history:
         state.apply(event)

@@ -1,4 +1,4 @@
-"""What the tests of scripts share."""
+"""Fixtures that the tests of scripts share."""
 
 from __future__ import annotations
 

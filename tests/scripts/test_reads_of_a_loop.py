@@ -158,7 +158,7 @@ STAGES = """
 
 @pytest.mark.parametrize("head", ["for seed in range(5):", "def train(seed):"])
 def test_a_run_that_makes_its_optimizer_is_no_step(head, script):
-    """As of several seeds or folds, with a few epochs in two stages each."""
+    """For example, a script trains several seeds or folds, each a few epochs in two stages."""
     calls = "for seed in range(5):\n    train(seed)\n" * ("def" in head)
     loop, names = script(AGAIN, "\nbatches = again(loader)\n", head + STAGES, calls)
     names["seen"].clear()
@@ -190,7 +190,7 @@ def test_what_the_loop_reads_by_itself_has_the_loaders_workers(script):
 
 
 def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
-    """As of Ignite's engine, which calls a function of the script's for each batch."""
+    """Ignite's engine, for example, calls a function of the script for each batch."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages/a_trainer.py").write_text(
         "def fit(update, loader):\n    for batch in loader:\n        update(*batch)\n"
@@ -211,7 +211,7 @@ def test_the_loop_of_a_library_is_run_as_it_is(script, tmp_path):
 
 
 def test_the_loop_of_a_library_that_reads_no_loader_is_taken_once_it_makes_a_second_update(script, tmp_path):
-    """As of Stable-Baselines3, whose minibatches come from a buffer; a state may be made by an update before it."""
+    """Stable-Baselines3, for example, reads minibatches from a buffer; an earlier update may have made a state."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages/a_learner.py").write_text(
         "def learn(update, made, rollouts=100):\n    made()\n"

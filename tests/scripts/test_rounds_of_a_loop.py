@@ -15,7 +15,7 @@ COUNTS = ["for count in range(1000):", "for count in itertools.count():", "count
 
 @pytest.mark.parametrize("head", COUNTS)
 def test_the_rounds_up_to_a_backward_pass_are_one_step(head, script):
-    """As of agents that act four times for an update."""
+    """For example, an agent acts four times for each update."""
     loop, names = script(f"""
 import itertools
 state = torch.ones(1, 1)
@@ -36,7 +36,7 @@ state = torch.ones(1, 1)
 @pytest.mark.parametrize("inner", ["for step in range(100):", "while True:"])
 @pytest.mark.parametrize("outer", ["for episode in range(100):", "while len(seen) < 500:"])
 def test_where_an_episode_ends_the_next_begins(outer, inner, script):
-    """As of DQN: the environment is set back by the loop around the one with the update."""
+    """In DQN, for example, an outer loop resets the environment."""
     loop, names = script(f"""
 def main():
     {outer}
@@ -85,7 +85,7 @@ for run in runs:
 
 @pytest.mark.parametrize("text", [FOLDS, RUNS], ids=["folds", "runs"])
 def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, script):
-    """As of several folds or seeds: the settings were applied to the first model."""
+    """For example, a script trains several folds or seeds; the settings were applied to the first model."""
     loop, names = script(text)
     if text == FOLDS:  # its epochs begin anew
         batches(loop, 30)
@@ -98,7 +98,7 @@ def test_a_loop_around_the_one_of_a_model_does_not_go_on_to_the_next(text, scrip
 
 @pytest.mark.parametrize("step", [STEP, STEP.replace("nn.utils.clip_grad_value_(model.parameters(), 1e9); ", "")])
 def test_a_script_of_one_round_has_its_parts_measured_or_says_that_it_ends(step, script):
-    """As with --dry-run, which the examples of PyTorch have."""
+    """PyTorch's examples have an option --dry-run that does this."""
     loop, _ = script(f"for x, y in loader:\n    {step}\n    break\n")
     if "clip" not in step:
         assert batches(loop, 2)
@@ -108,7 +108,7 @@ def test_a_script_of_one_round_has_its_parts_measured_or_says_that_it_ends(step,
 
 
 def test_batches_that_can_be_read_only_once_are_repeated(script):
-    """As of the Annotated Transformer: `run_epoch(data_gen(V, 30, 20), ...)`."""
+    """The Annotated Transformer, for example, has `run_epoch(data_gen(V, 30, 20), ...)`."""
     loop, names = script(f"""
         def epoch(batches):
             for count, state in enumerate(batches):
@@ -124,7 +124,7 @@ def test_batches_that_can_be_read_only_once_are_repeated(script):
 
 @pytest.mark.parametrize("head", ["for state in made():", "for count, (state, _) in enumerate(loader):"])
 def test_a_batch_that_the_loop_passes_over_is_a_step(head, script):
-    """As of the last one of a text, which is shorter."""
+    """For example, the last batch of a text is shorter."""
     loop, names = script(f"""
         def made():
             yield from (torch.full((1, 1), float(n)) for n in range(0, 64, 8))
@@ -142,7 +142,7 @@ def test_a_batch_that_the_loop_passes_over_is_a_step(head, script):
 
 @pytest.mark.parametrize("head", ["for x, y in loader:", "for count in range(200):\n    x, y = numbers, 2 * numbers"])
 def test_an_update_of_gradients_that_no_backward_pass_made_ends_a_round(head, script):
-    """As of gradients of single samples, which ``torch.func`` computes."""
+    """For example, ``torch.func`` computes gradients of single samples."""
     loop, names = script(f"""
 def loss_of(parameters, x, y):
     return (torch.func.functional_call(model, parameters, (x,)) - y).abs().mean()
@@ -258,7 +258,7 @@ def test_an_evaluation_longer_than_there_is_time_for_takes_most_of_the_rounds(sc
 
 
 def test_a_forward_pass_with_a_part_without_gradients_is_no_evaluation(script):
-    """As of MoCo, whose second encoder gets none."""
+    """In MoCo, for example, the second encoder gets no gradients."""
     loop, _ = script("""
         class Pair(nn.Module):
             def __init__(self):

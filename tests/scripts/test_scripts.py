@@ -170,7 +170,7 @@ class TestWhatIsSeen:
 
 
 def test_an_update_that_is_all_of_a_training_is_measured_by_its_iterations(script):
-    """As physics-informed networks are often trained: one `step` of LBFGS with tens of thousands of iterations."""
+    """Physics-informed networks are often trained so: one `step` of LBFGS with tens of thousands of iterations."""
     loop, names = script("""
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=50_000, line_search_fn="strong_wolfe")
         def closure():
@@ -188,7 +188,7 @@ def test_an_update_that_is_all_of_a_training_is_measured_by_its_iterations(scrip
 
 
 def test_a_script_may_ask_its_terminal_for_the_size(script):
-    """As a popular progress bar does, when it is imported."""
+    """A popular progress bar does so when it is imported."""
     _, names = script("""
         import os
         _, width = os.popen("stty size", "r").read().split()

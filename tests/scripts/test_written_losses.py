@@ -188,7 +188,7 @@ def test_a_graph_may_hold_them(script):
 
 
 def test_the_branch_of_a_scaler_that_there_is_none_of_is_never_taken(script):
-    """As of torchvision's references: the backward pass that was seen is the one of each round."""
+    """As in torchvision's references: the observed backward pass runs in each round."""
     loop, _ = script("""
         scaler = None
         for x, y in loader:
@@ -311,7 +311,7 @@ def test_batches_whose_making_cannot_be_taken_out_leave_the_body_whole(body, scr
     [("", "is not measured"), ("nn.utils.clip_grad_value_(model.parameters(), 1e9)", "runs as it is")],
 )
 def test_an_optimizer_of_the_loop_around_is_named(behind, said, script):
-    """As of a Wasserstein GAN: several updates of the critic, then one of the generator."""
+    """A Wasserstein GAN, for example, updates the critic several times, then the generator once."""
     loop, _ = script(f"""{DRAWS}
 other = nn.Linear(1, 1)
 rarely = torch.optim.AdamW(other.parameters())

@@ -1,4 +1,4 @@
-"""A class of one's own that trains; state in its attributes."""
+"""A script with its own class that trains and keeps state in its attributes."""
 
 import torch
 from torch import nn

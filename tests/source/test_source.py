@@ -37,7 +37,7 @@ def found(text):
 
 
 def in_the_loop(text):
-    """What is found of lines behind the optimizer's step, in the loop that trains."""
+    """The habits found in lines after the optimizer's step in the training loop."""
     return found(f"import copy\n{SETUP}{LOOP}{indented(text)}\n")
 
 

@@ -66,7 +66,7 @@ def test_a_mapping_keeps_its_class_and_its_attributes():
 
 
 class Bag:
-    """A batch of a class of its own, as people write them."""
+    """A batch of a class as users write them."""
 
     def __init__(self, x, note="a"):
         self.x, self.parts, self.note = x, {"mask": [ones(2)]}, note

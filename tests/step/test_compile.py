@@ -21,7 +21,7 @@ pytestmark = pytest.mark.compile
 
 
 def test_a_model_of_generated_code_is_compiled():
-    """As torch.fx and torch.export make them: their forward names no module that it is from."""
+    """torch.fx and torch.export make such models: their forward has no module name."""
     model, inputs = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), torch.ones(4, 3)
     for generated in (torch.fx.symbolic_trace(model), torch.export.export(model, (inputs,)).module()):
         compile_in_place(generated, backend="eager")
@@ -109,7 +109,7 @@ def test_while_code_is_compiled_collections_are_rare_and_what_is_compiled_again_
 @pytest.mark.parametrize("scope", ["model", "regional"])
 @pytest.mark.usefixtures("one_rank", "eager_backend", "fresh_compiler")
 def test_a_sharded_model_runs_compiled_code_without_a_break(scope, unit):
-    """Inside one call with the hooks nothing was compiled at all: they end a graph."""
+    """When hooks and model were one call, nothing was compiled, because hooks break the graph."""
     model, reference = twin(own_blocks)
     inputs = torch.randn(4, 8)
     how = {"compile_mode": "default", "compile_scope": scope, "strategy": "fully_shard", "shard_unit": unit}

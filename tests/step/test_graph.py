@@ -1,4 +1,4 @@
-"""Captured steps, on a stand-in for a CUDA graph: what is watched, what mends the rest, and what stays eager."""
+"""Captured steps on a stand-in for a CUDA graph: watched changes, recapture, and steps that stay eager."""
 
 import copy
 import warnings
@@ -178,7 +178,7 @@ def test_a_critic_that_a_plain_loop_trains_gets_the_gradients_of_a_captured_step
 
 
 def hidden_number():
-    """A number further away than is looked: a list in an attribute of an attribute."""
+    """A number too far away to be checked: in a list in an attribute of an attribute."""
     options = SimpleNamespace(inner=SimpleNamespace(factors=[1.0]))
 
     def loss(model, batch):
@@ -310,7 +310,7 @@ def test_a_step_that_goes_on_from_what_it_replaced_runs_eagerly_from_the_same_st
 
 
 class Lion(torch.optim.Optimizer):
-    """As of a library: its update cannot be captured, for all that is known of it."""
+    """An optimizer of a library: nothing shows that its update can be captured."""
 
     def __init__(self, params, lr=0.01):
         super().__init__(params, {"lr": lr})
@@ -405,7 +405,7 @@ def test_a_step_of_ones_own_returns_what_it_returns():
 
 
 def test_what_follows_a_step_is_done_once_for_each():
-    """Also for the step that is run twice, eagerly and as the first replay."""
+    """This includes the step that runs twice, eagerly and as the first replay."""
     model = net()
     step = graphed(model, sgd(model.parameters()), loss_item="accumulated")
     losses = run(step, batches())

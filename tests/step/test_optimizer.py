@@ -30,7 +30,7 @@ each_class = pytest.mark.parametrize(("optimizer_class", "options"), CLASSES.val
 
 
 class Passing(torch.optim.Adam):
-    """A class of a user's own, with attributes of its own and a constructor that could not be called again."""
+    """A user's class with further attributes and a constructor that cannot be called again."""
 
     def __init__(self, params, scale, **options):
         super().__init__(params, **options)

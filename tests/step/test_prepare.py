@@ -1,4 +1,4 @@
-"""What ``prepare`` gives back: the same objects, in any number and order, which a plain loop's checkpoints fit."""
+"""``prepare`` returns the same objects, in any number and order; a plain loop's checkpoints fit them."""
 
 import copy
 
@@ -22,7 +22,7 @@ COMPILED = {"compile.mode": "default", "model.memory_format": "channels_last"}
 
 
 class Net(nn.Module):
-    """A model with what people put into theirs: an attribute, a method, tied weights, a buffer, dropout."""
+    """A model with parts that users add: an attribute, a method, tied weights, a buffer, dropout."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
 @pytest.mark.compile
 @pytest.mark.parametrize(("recipe_id", "value"), [("checkpointing", "blocks"), ("compile_scope", "regional")])
 def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id, value, eager_backend, fresh_compiler):
-    """As for a momentum encoder's projector, or a generator beside its critic."""
+    """For example, a momentum encoder's projector, or a generator beside its critic, has no blocks."""
     layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)]
     deep, flat = nn.Sequential(*layers, nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     optimizer = torch.optim.SGD([*deep.parameters(), *flat.parameters()], lr=0.1)

@@ -1,4 +1,4 @@
-"""What of a batch a model is called with, and what is its target."""
+"""Which parts of a batch are the model's inputs, and which part is the target."""
 
 from __future__ import annotations
 

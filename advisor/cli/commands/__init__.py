@@ -1,4 +1,4 @@
-"""The commands, listed in `grammar.py`: a function reads the options and does it.
+"""The commands that `grammar.py` lists. Each is a function that reads its options and runs.
 
-It returns the exit code, None for 0, or raises AdvisorError. Its docstring is the text of the command's help.
+The function returns the exit code (None for 0) or raises AdvisorError. Its docstring is the text of the command's help.
 """

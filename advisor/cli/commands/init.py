@@ -1,4 +1,4 @@
-"""``perf-advisor init``: a build() to complete, filled in from a watched script."""
+"""``perf-advisor init``: writes a build() for the user to complete, filled in from a watched script."""
 
 import json
 import os
@@ -43,13 +43,13 @@ def run_init(arguments: list[str]) -> None:
 
 
 def _draft(script: str, file: str, arguments: tuple[str, ...], budget_s: float) -> str:
-    """The file's text. Raises TargetError where the script fails, or comes to no update in time."""
+    """Return the file's text. Raises TargetError if the script fails, or makes no update of weights in time."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
         command = [sys.executable, "-m", "advisor.workloads.scripts.draft", script, file, str(result), *arguments]
         variables = {**os.environ, **without_runs(folder)}
         try:
-            with log.open("a+b") as output:  # a file that the process can read, too
+            with log.open("a+b") as output:  # "+" so that the process can also read its log
                 ran = subprocess.run(  # noqa: S603 - the user's own script
                     command,
                     env=variables,

@@ -1,4 +1,4 @@
-"""Commands about what is known: ``recipes``, ``hardware`` for this machine, and ``completion`` for the shell."""
+"""Commands that measure nothing: ``recipes`` lists them, ``hardware`` this machine, ``completion`` is for the shell."""
 
 import shlex
 import sys
@@ -32,14 +32,14 @@ def run_recipes(arguments: list[str]) -> None:
         return
     made = table("id", "setting", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
-        column.no_wrap = True  # they are copied, and searched for
+        column.no_wrap = True  # people copy ids and settings, and search for them
     for recipe in catalog:
         made.add_row(*facts_of(recipe).values(), plain(recipe.title))
     print_text(made, sys.stdout)
 
 
 def facts_of(recipe: Recipe) -> dict[str, str]:
-    """The cells of a recipe: its setting, where it applies, and its numerics class, by mode where they differ."""
+    """The cells of a recipe: its setting, where it applies, and its numerics class (by mode if the classes differ)."""
     classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
     each = ", ".join(f"{name} ({mode.value})" for mode, name in classes.items())
     return {

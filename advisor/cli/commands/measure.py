@@ -1,4 +1,4 @@
-"""``perf-advisor TARGET``: a session, in the app or without it."""
+"""``perf-advisor TARGET``: runs a session, in the app or without it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _DEMO_BUDGET_S = 90.0
 class Measure:
     """A session to run."""
 
-    request: Request  # its target is empty for that of the session to go on with
+    request: Request  # with an empty target, the target of the resumed session is measured
     outputs: Outputs
     headless: bool
-    resume: str | None  # the session to go on with, an empty string for the latest, None for a new one
-    budget_s: float | None = None  # the time now, None for as much as it had
-    force: bool = False  # replace a file that holds the settings of another target
+    resume: str | None  # the session to resume; an empty string for the latest, None for a new session
+    budget_s: float | None = None  # the new budget; None for the resumed session's budget
+    force: bool = False  # whether to replace a file that holds the settings of another target
 
     def __call__(self) -> int:
-        """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
-        if self.outputs.config_path and self.outputs.key_map:  # a wrong path is an error now, not at the export
+        """Measure, in the app if there is a terminal, and return the exit code. Raises AdvisorError."""
+        if self.outputs.config_path and self.outputs.key_map:  # report a wrong path now, not after measuring
             from advisor.export.config_patch import check_key_map
             from advisor.files.config_file import read_text
 
@@ -50,7 +50,7 @@ class Measure:
         outputs = beside_own_files(self.outputs, request)
         if not self.force:
             check_export(outputs, request.target)
-        # After a signal the outputs that were asked for are written at once.
+        # After a signal the app is not opened: the outputs that were asked for are written at once.
         if not INTERRUPTS.asked and not self.headless and shows_the_app():
             with collector_waits():
                 from advisor.tui.launch import open_app, run
@@ -61,9 +61,9 @@ class Measure:
         return run_headless(request, outputs, past)
 
     def wanted(self) -> tuple[Request, PastSession | None]:
-        """Return the request to measure and the session that it resumes, which has the options not given now.
+        """Return the request to measure and the session that it resumes. Options not given now are the session's.
 
-        Raises UsageError where there is no such session, or where it measured something else.
+        Raises UsageError if there is no such session, or if it measured something else.
         """
         if self.resume is None:
             return self.request, None
@@ -78,11 +78,11 @@ class Measure:
 
 
 def _past(session_id: str, wanted: TargetSpec) -> PastSession:
-    """The session to resume: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    """The session to resume: the named one, else the latest (of this target, if one is given). Raises UsageError."""
     from advisor.experiment.past.journal import list_sessions, open_session
 
     def is_wanted(past: PastSession) -> bool:
-        """Whether it measured the target, with the same arguments unless they are left out."""
+        """Whether a session measured the target and, if arguments are given, with the same arguments."""
         measured, (arguments, _) = past.request.target, arguments_without_secrets(wanted.arguments)
         return wanted.target in ("", measured.target) and arguments in ((), measured.arguments)
 
@@ -102,7 +102,7 @@ def _past(session_id: str, wanted: TargetSpec) -> PastSession:
 
 
 def measure_parser(about: str) -> Parser:
-    """All options of measuring."""
+    """Return the parser of all options of a session."""
     parser = Parser("", about, "TARGET", formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = "module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo"
     parser.add("target", nargs="?", default="", help=kinds)
@@ -113,7 +113,7 @@ def measure_parser(about: str) -> Parser:
 
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
-    """The session that a command line without a command asks for. ``about`` is what its help begins with."""
+    """Return the session that a command line without a command asks for. ``about`` is the beginning of the help."""
     options = measure_parser(about).parse(arguments)
     if options.version:
         from advisor.machine.hardware import versions_line
@@ -148,7 +148,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
 
 
 def _check_is_no_command(target: str, commands: Collection[str]) -> None:
-    """Raise UsageError for a missing target, and one that is, or may be meant as, a command."""
+    """Raise UsageError if there is no target, or if it is a command or a misspelt one."""
     if not target:
         raise UsageError("there is no target.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`.")
     words = [*commands, DEMO]

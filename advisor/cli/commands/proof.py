@@ -1,4 +1,4 @@
-"""Commands that say by their exit code whether settings are worth it: ``check``, ``converge`` and ``ab``."""
+"""The commands ``check``, ``converge`` and ``ab``, whose exit code says whether settings are worth it."""
 
 import tempfile
 import time
@@ -36,10 +36,10 @@ def run_check(arguments: list[str]) -> int:
     started = time.monotonic()
     Runner.prepare()
     found = check(Runner(), request, options.settings, load_catalog(), say, started=started)
-    worth = found.ci_high >= needed  # only a whole interval below it says no
+    worth = found.ci_high >= needed  # not worth it only if the whole interval is below the needed speed-up
     enough = "no longer worth it" if not worth else "OK" if found.speedup >= needed else "unclear (noise)"
     interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f}, needed {needed:g}x)"
-    # The speed-up is the quotient of the two step times beside it.
+    # The speed-up is exactly the ratio of the two step times that are shown.
     steps = before_and_after(format_ms, found.plain_step_ms, found.plain_step_ms / found.speedup)
     told = f"{options.settings}: {enough}: {interval}, {steps} a step"
     return _answered(options, told, {"min_speedup": needed, "worth_it": worth, **asdict(found)}, worth=worth)
@@ -97,7 +97,7 @@ def _parsed(parser: Parser, arguments: list[str]) -> Namespace:
 
 
 def _target(options: Namespace) -> TargetSpec:
-    """The target to measure exported settings on. Raises UsageError for a file without any, or of another target."""
+    """The target to measure exported settings on. Raises UsageError if the file has none, or another target's."""
     from advisor.recipe.settings import Settings
 
     if not Settings.from_file(options.settings):
@@ -110,7 +110,7 @@ def _target(options: Namespace) -> TargetSpec:
 
 
 def _answered(options: Namespace, text: str, result: dict[str, Any], *, worth: bool) -> ExitCode:
-    """Print the result as was asked for, and return the exit code."""
+    """Print the result as text or JSON, as was asked for, and return the exit code."""
     from advisor.export.json_report import strict_json
 
     print(strict_json(result, indent=2) if options.json else text)

@@ -40,9 +40,9 @@ def run_export(arguments: list[str]) -> int:
 
 
 def _revisit(options: Namespace, *, show: bool) -> int:
-    """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
+    """Write the outputs of a recorded session; with ``show``, print it too. An empty id means the latest session.
 
-    Only recipes of the named folders are loaded: no code is run because a session names it. Raises AdvisorError.
+    Recipes are loaded only from folders in the options: a session may name unsafe code. Raises AdvisorError.
     """
     from advisor.experiment.ranking import CONTROL
     from advisor.export.outputs import write_outputs
@@ -56,7 +56,7 @@ def _revisit(options: Namespace, *, show: bool) -> int:
     if not show and not options.force:
         check_export(outputs, past.request.target)
     catalog = load_catalog(options.recipe_folders or ())
-    if past.damage and not (show and state.baseline):  # else the summary says it
+    if past.damage and not (show and state.baseline):  # the summary, if there is one, reports the damage itself
         warn(f"{past.damage}.")
     tried = {one.candidate.recipe for one in state.trials.values() if one.candidate.key not in REMOVED}
     if missing := ", ".join(map(plain, sorted(tried - {CONTROL, *catalog.recipes}))):
@@ -67,7 +67,7 @@ def _revisit(options: Namespace, *, show: bool) -> int:
         print_sections(summary_sections(state, catalog), file)
     config = str(Path(outputs.config_path).resolve()) if outputs.config_path else None
     if config and config == past.request.config_path and not outputs.key_map:
-        outputs = replace(outputs, key_map=past.request.key_map)  # that of the session, for the same config
+        outputs = replace(outputs, key_map=past.request.key_map)  # for the same config, use the session's key map
     written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
@@ -141,7 +141,7 @@ def run_sessions(arguments: list[str]) -> None:
 
 
 def _delete(past: PastSession) -> bool:
-    """Delete a session with its logs, unless it is being written. Return whether it was deleted."""
+    """Delete a session with its logs, if no process is writing it. Return whether it was deleted."""
     from advisor.experiment.past.journal import Journal
 
     try:

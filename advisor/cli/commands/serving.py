@@ -1,6 +1,6 @@
-"""Commands that serve others: ``mcp`` coding agents, and ``follow`` a session on another machine with this one's GPUs.
+"""The command ``mcp``, which serves coding agents, and ``follow``, which lends this machine's GPUs to a session.
 
-For each of its trials torchrun is started.
+The session runs on another machine; ``follow`` starts torchrun once for each of its trials.
 """
 
 import os
@@ -15,7 +15,7 @@ from advisor.figures.formatting import counted
 from advisor.process.household import OURS, SAFE_PATH
 from advisor.trial.starting import RANK, program
 
-# A session on several machines has ended, or searches on one GPU, when it asks for nothing. Seconds.
+# If no trial starts for so long, the session on the other machine is taken to have ended. Seconds.
 _PATIENCE_S = 1800.0
 _PAUSE_S = 0.5
 

@@ -1,4 +1,4 @@
-"""Base classes of views: of all views, and of those with a table and the card of its selected row."""
+"""Base classes of views: one for all views, one for views with a table and a card about the selected row."""
 
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from advisor.tui.text import BROAD
 from advisor.tui.widgets.table import Table
 from advisor.tui.widgets.texts import TextPane
 
-# The least width of the card beside the table, and the share of the screen that it has there. Cells.
+# The card beside the table: its least width in cells, and its share of the screen's width.
 LEAST_CARD, CARD_SHARE = 36, 0.33
 
 # Keys of every view with a list.
@@ -29,10 +29,10 @@ LIST_KEYS = (
 
 
 class View(Container):
-    """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen.
+    """A view. ``show`` draws the context's present state; it is called only while the view is on screen.
 
-    ``number`` is its key, ``title`` its name and, in small letters, its id, and ``about`` says what it shows.
-    ``version`` is that of the context as the view shows it.
+    ``number`` is the view's key, ``title`` its name (in small letters its id), ``about`` its description.
+    ``version`` is the version of the context that was drawn last.
     """
 
     number: ClassVar[str]
@@ -54,11 +54,11 @@ class View(Container):
 
     @property
     def width(self) -> int:
-        """The width in cells: the app's, since a view that comes on screen is drawn before it is laid out."""
+        """The app's width in cells: a view is drawn before it is laid out, so its own width is not known yet."""
         return self.app.size.width
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw again if the size has changed. A view that is shown again usually has its former size."""
+        """Draw again if the size has changed. A view that comes back on screen usually has its former size."""
         if event.size != self._fitted:
             self._fitted = event.size
             self.call_after_refresh(self.show)
@@ -68,18 +68,18 @@ class View(Container):
         return self.can(action)
 
     def can(self, name: str) -> bool:
-        """Whether an action that the view has a key for does anything just now."""
+        """Whether an action of the view's keys does anything just now."""
         return True
 
     def first_focus(self) -> Widget:
-        """The widget that takes the keys when the view comes on screen: one inside the view, which owns its keys."""
+        """The widget in this view that takes the focus when the view comes on screen."""
         raise NotImplementedError
 
 
 class ListView(View):
-    """A table and the card of its selected row, beside it on a broad screen and under it on a narrow one.
+    """A table and a card about its selected row. The card is beside the table on a broad screen, else under it.
 
-    Enter goes into the card, Escape comes back. ``pane`` shows the card; what is ``under`` it follows.
+    Enter goes into the card, Escape comes back. ``pane`` shows the card; the widgets ``under`` it come below.
     """
 
     def __init__(self, context: Context, controller: Controller, table: Table, pane: TextPane, *under: Widget) -> None:
@@ -98,7 +98,7 @@ class ListView(View):
 
     @property
     def table_width(self) -> int:
-        """The cells for the table."""
+        """The table's width in cells."""
         card = max(LEAST_CARD, int(self.width * CARD_SHARE))
         self._side.styles.width = card if self.width >= BROAD else "1fr"
         return self.width - card if self.width >= BROAD else self.width
@@ -123,7 +123,7 @@ class ListView(View):
 
     @on(DataTable.RowSelected)
     def action_read(self) -> None:
-        """Go into what is beside the table, which a narrow screen then shows alone."""
+        """Go into the card. A narrow screen then hides the table."""
         self.add_class("-reading")
         self.second_focus().focus()
 
@@ -133,11 +133,11 @@ class ListView(View):
         self.table.focus()
 
     def action_retry(self) -> None:
-        """Have the selected trial run again."""
+        """Run the selected trial again."""
         self.controller.retry(self.selected)
 
     def can(self, name: str) -> bool:
-        """Whether an action does anything just now: most are about the selected row."""
+        """Whether an action does anything just now; most actions depend on the selected row."""
         if name == "back":
             return self.second_focus().has_focus
         if name == "retry":

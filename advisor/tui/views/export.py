@@ -1,4 +1,4 @@
-"""View 4: choose a format, look at the file, save it; and what to do with it."""
+"""View 4: choose a format, look at the file and save it; the view then says how to use the file."""
 
 import asyncio
 from contextlib import suppress
@@ -31,14 +31,14 @@ from advisor.tui.views.base import View
 from advisor.tui.widgets.texts import TextPane, show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
-# Lines of a file that are shown. A Python file may have thousands, which take seconds to colour and to wrap.
+# The most lines of a file in the preview. A Python file may have thousands; colouring them takes seconds.
 _MOST_LINES = 200
 
 
 class ChoiceList(OptionList):
-    """Textual's list, walked by ``j`` and ``k`` too.
+    """Textual's list, with ``j`` and ``k`` as further keys.
 
-    Textual 8.2 ends with a KeyError when a page is turned before a list is laid out: by a key held down, say.
+    Textual 8.2 ends with a KeyError if a page is turned before the list is laid out (by a key held down).
     """
 
     BINDINGS = [Binding("j", "cursor_down", "Down", show=False), Binding("k", "cursor_up", "Up", show=False)]
@@ -53,13 +53,13 @@ class ChoiceList(OptionList):
 
 
 def offers(outputs: Outputs) -> tuple[Offer, ...]:
-    """The formats on offer: first those that show a diff of the person's own file, then in the registry's order."""
+    """The formats on offer: first the diffs of the person's own file, then the others in the registry's order."""
     found = [offer for each in FORMATS if (offer := each.offer(outputs))]
     return tuple(sorted(found, key=lambda offer: offer.language != "diff"))
 
 
 class ExportView(View):
-    """Formats on the left; the preview on the right, with the path and the button under it; then the next steps."""
+    """Formats on the left; on the right the preview, under it the path and the button, then the next steps."""
 
     number, title = "4", "Export"
     about = "The change of your script or config, settings, Python code or a report"
@@ -78,9 +78,9 @@ class ExportView(View):
         self._path = Input(id="path", placeholder="where to write the file", compact=True)
         self._formats = offers(context.outputs)
         self._paths = {item.id: item.default_name for item in self._formats}
-        self._named = ""  # the format whose path stands in the input
-        self._in_the_way: Path | None = None  # a file of the name to write
-        self._asked: tuple[str, int] | None = None  # the format and the version whose preview is, or is being, written
+        self._named = ""  # the format whose path is in the input
+        self._in_the_way: Path | None = None  # an existing file at the path to write to
+        self._asked: tuple[str, int] | None = None  # the format and the version of the latest preview, ready or not
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="export-columns", classes="frame"):
@@ -115,14 +115,14 @@ class ExportView(View):
             self._preview.show((section("", waiting_text(self.context.state, _EMPTY)),))
             return
         wanted = (self.chosen.id, self.context.version)
-        # While the session runs it is written again only after another event; after it the user's own files may change.
+        # During the session, only an event makes a new preview. After it, the user's own files may change at any time.
         if self._asked != wanted or self.context.state.finished is not None:
             self._asked = wanted
             self._show_preview(self.chosen, wanted)
 
     @work(exclusive=True, exit_on_error=False, group="preview")
     async def _show_preview(self, chosen: Offer, wanted: tuple[str, int]) -> None:
-        """Draw a preview, which a thread writes: the first Python file takes up to two seconds."""
+        """Write a preview in a thread, as the first Python file takes up to two seconds, and draw it."""
         text, language = await asyncio.to_thread(self._written_preview, chosen, self.context.state.snapshot())
         if wanted == self._asked:
             self._preview.border_title = Content(chosen.title)
@@ -133,7 +133,7 @@ class ExportView(View):
             self._preview.show((section("", Listing("\n".join(lines[:_MOST_LINES]), language), more),))
 
     def _show_next_steps(self) -> None:
-        """Show the key that writes the file, or what a plain loop with it has found; then the lines of the format."""
+        """Show the key that writes the file, or the speed of a plain loop with it; then the format's instructions."""
         if not self.display:
             return
         chosen, found = self.chosen, self.context.state.verification
@@ -164,7 +164,7 @@ class ExportView(View):
         self._in_the_way = None
         self._preview.scroll_home(animate=False)
         self.refresh_bindings()
-        if self.display:  # the first format is chosen before anybody sees it
+        if self.display:  # the first format is highlighted while the view is still hidden
             self.show()
 
     @on(Input.Changed, "#path")
@@ -176,7 +176,7 @@ class ExportView(View):
     @on(Input.Submitted, "#path")
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
-        """Write the file, unless one of that name exists already: then ask first."""
+        """Write the file. If it exists already, ask first."""
         if not self.can("save"):
             return
         where = self._paths[self.chosen.id]
@@ -192,7 +192,7 @@ class ExportView(View):
             self._in_the_way, owner = path, ""
             try:
                 check_replaceable(path, self.context.request.target, "")
-            except UsageError as error:  # it is not ours, or has the settings of another target
+            except UsageError as error:  # the file is not ours, or has the settings of another target
                 owner = f" ({error.message.rstrip('.')})"
             self.notify(f"{path} exists already{owner}: o overwrites it, f gives another name.")
             self.refresh_bindings()
@@ -200,7 +200,7 @@ class ExportView(View):
             self._write(self.chosen, path)
 
     def action_overwrite(self) -> None:
-        """Write over the file that is in the way."""
+        """Replace the existing file at the path."""
         if self._in_the_way:
             self._write(self.chosen, self._in_the_way)
 
@@ -229,7 +229,7 @@ class ExportView(View):
         self._list.focus()
 
     def can(self, name: str) -> bool:
-        """Nothing can be saved before the baseline is measured."""
+        """Whether a key does anything now: saving needs a measured baseline."""
         if name == "leave_path":
             return not self._list.has_focus
         if name == "overwrite":

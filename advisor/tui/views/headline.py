@@ -1,4 +1,4 @@
-"""The headline of view 1 and the warning under it, as text. Pure functions of the ranked settings."""
+"""Pure functions that make the headline of view 1, and the warning under it, from the ranked settings."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -21,7 +21,7 @@ _WORDS = {Verdict.FASTER: "faster", Verdict.SLOWER: "the speed", Verdict.SAME: "
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A figure for large digits, its colour, and the lines beside it."""
+    """A figure to draw in large digits, its colour, and the lines beside it."""
 
     figure: str
     style: str
@@ -29,9 +29,9 @@ class Headline:
 
 
 def headline(state: SessionState, ranking: Ranking, tries: str = "R") -> Headline:
-    """The result so far: the speed-up and the two step times, whose quotient it is; before that the own step.
+    """The result so far: the speed-up and both step times; without a combination, the baseline's step.
 
-    ``tries`` is the key or the command that tries what was left out.
+    ``tries`` is the key or the command that tries the settings left out for lack of time.
     """
     if state.failure:
         return Headline("", "", (Content.styled(state.failure.message, "bold $error"), Content(state.failure.hint)))
@@ -46,7 +46,7 @@ def headline(state: SessionState, ranking: Ranking, tries: str = "R") -> Headlin
 
 
 def _own_step(step_ms: float, interval: str, *lines: Content) -> Headline:
-    """The person's own step in large digits; beside it the unit and the finding."""
+    """The step time with the person's own settings in large digits; beside it the unit and the finding."""
     figure, unit = format_ms(step_ms).split(" ")
     first = Content.assemble(f"{unit} a step with your settings", (f"  {interval}" if interval else "", DIM))
     return Headline(figure, "$primary", (first, *lines))
@@ -101,7 +101,7 @@ def _best_so_far(state: SessionState, ranking: Ranking) -> Content:
 
 
 def _next(state: SessionState, tries: str) -> Content:
-    """What to do next."""
+    """The line that says what to do next."""
     untried = figures.count_untried(state)
     if state.finished is None:
         return Content.styled("The search goes on. 4 exports what is known so far.", DIM)
@@ -114,7 +114,7 @@ def _next(state: SessionState, tries: str) -> Content:
 
 
 def alert_text(context: Context) -> Content:
-    """The warning that matters most: other programs on this machine, with the key that waits; else the last one."""
+    """The most important warning: other programs on this machine, with the key that waits; else the latest warning."""
     warnings = [said for said in context.state.messages if said.severity != "information"]
     if not warnings:
         return Content("")

@@ -1,4 +1,4 @@
-"""View 2: where a step's time goes: the operators, and beside them the phases, efficiency, waits and habits."""
+"""View 2, where a step's time goes: the operators, the phases, the efficiency, the waits and the habits."""
 
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
@@ -29,7 +29,7 @@ _FRAME = 4  # cells of a panel's border and padding
 
 
 class ProfileView(View):
-    """The phases as bars over the operators and the report's sections; Tab goes from one of those to the other."""
+    """The phases as bars, and under them the operators and the report's sections; Tab goes from one to the other."""
 
     number, title = "2", "Profile"
     about = "Where one step spends its time, and what the machine could do"
@@ -45,7 +45,7 @@ class ProfileView(View):
         yield Container(self._operators, self._sections, id="profile-columns", classes="frame")
 
     def show(self) -> None:
-        """Draw what is known of the profile: what is not known has no panel."""
+        """Draw the profile as far as it is known. A part that is not known has no panel."""
         state, profile = self.context.state, self.context.state.profile
         ended, waiting = state.ended.get(INSTRUMENTED), waiting_text(state, _WAITING)
         if ended and ended.outcome is not Outcome.MEASURED and state.running != INSTRUMENTED:
@@ -62,12 +62,12 @@ class ProfileView(View):
         show_text(self._step, text)
         self._step.set_class(not text, "-missing")
         found = profile_sections(state, self.context.catalog, waiting)
-        self._sections.set_class(bool(found), "panel")  # a frame is for what is known
+        self._sections.set_class(bool(found), "panel")  # no frame before there are results
         self._sections.show(found or (section("", waiting),))
         self._show_operators(profile)
 
     def _show_operators(self, profile: Profile | None) -> None:
-        """Draw the operators, the longest first; on a CPU there is no GPU's column."""
+        """Draw the operators, the longest first. There is no GPU column if the model runs on the CPU."""
         on_device, rows = by_own_time(() if profile is None else profile.operators)
         figures = [*([_DEVICE] if on_device else []), _HOST, _CALLS]
         room = self.width // (2 if self.width >= BROAD else 1) - _FRAME - 3 - sum(one.width + 2 for one in figures)

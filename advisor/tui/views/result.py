@@ -1,4 +1,4 @@
-"""View 1: the headline, the one ranked list of settings, and the card of the selected one; accept and reject there."""
+"""View 1: the headline, the ranked settings, and a card about the selected one, which can be accepted or rejected."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ class ResultView(ListView):
         self.show_card()
 
     def show_live(self) -> None:
-        if self.context.state.baseline is None:  # until then the headline follows the baseline's trial
+        if self.context.state.baseline is None:  # the headline follows the baseline's trial until it is measured
             self._show_headline()
 
     def _show_headline(self) -> None:
@@ -90,7 +90,7 @@ class ResultView(ListView):
         columns = columns_of(self.table_width)
         self.table.show(columns, table_rows(self.context, self.unfolded, columns))
         over = self.context.state.finished is not None
-        if not self.table.touched or (over and not self._over):  # at the end the best is selected
+        if not self.table.touched or (over and not self._over):  # the best row is selected when the session ends
             self.table.touched = False
             self.table.go_to(next(iter(self.table.keys), ""))
         self._over = over
@@ -101,7 +101,7 @@ class ResultView(ListView):
         return self.context.ranking.row(self.selected)
 
     def card(self) -> tuple[str, tuple[Section, ...]]:
-        """The title and the sections of the card: of a setting, of all together, of a folded line, or your own."""
+        """The title and sections of the card: a setting's, the combination's, a folded line's or your own settings'."""
         context, state, row = self.context, self.context.state, self.row
         if row is not None:
             return row.title, setting_sections(row, state, context.catalog)
@@ -122,7 +122,7 @@ class ResultView(ListView):
             if row is None or not state.can_decide(row.candidate.recipe):
                 return False
             return not (row.rejected if name == "reject" else row.tick in (Tick.ON, Tick.WAITING))
-        if name == "retry" and self.selected == TOGETHER:  # where the combination is left to be measured
+        if name == "retry" and self.selected == TOGETHER:  # only if the combination still has to be measured
             left = state.finished is not None and not (state.stack and state.stack_settings and state.stack.confirmed)
             return left and self.context.recorded is None
         return super().can(name)
@@ -144,14 +144,14 @@ class ResultView(ListView):
 
     @on(Table.CellClicked)
     def _on_cell_clicked(self, message: Table.CellClicked) -> None:
-        """A click on a tick turns it round."""
+        """Tick or untick the setting whose tick was clicked."""
         row = self.context.ranking.row(message.row)
         if message.column == "tick" and row is not None and self.context.state.can_decide(row.candidate.recipe):
             used = row.tick in (Tick.ON, Tick.WAITING)
             self._decide(row, Decision.REJECTED if used else Decision.ACCEPTED)
 
     def action_unfold(self, unfold: bool) -> None:
-        """Show what is folded under the selected row, or fold it again."""
+        """Show the values that are folded under the selected row, or fold them again."""
         rows, name = self.context.ranking.rows, self.selected
         name = next((row.key for row in rows if name in [value.key for value in row.values]), name)
         self.unfolded = self.unfolded | {name} if unfold else self.unfolded - {name}
@@ -180,7 +180,7 @@ _MEMORY = Column("memory", "memory", 9, number=True)
 _MEMORIES = Column("memories", "memory", 17, number=True)
 _NUMERICS = Column("numerics", "numerics", 8)
 _TICK = Column("tick", "use", 3)
-# What a table gets with more room, in this order; the least important comes last.
+# The columns in the order in which a wider table gets them; the least important comes last.
 _BY_WEIGHT = (_NAME, _SPEED, _TICK, _STEP, _MEMORY, _BAR, _NUMERICS)
 _LEFT_TO_RIGHT = (_NAME, _SPEED, _BAR, _STEP, _STEPS, _MEMORY, _MEMORIES, _NUMERICS, _TICK)
 _LONGEST_NAME, _WIDEST_BAR = 36, 33
@@ -201,11 +201,11 @@ def columns_of(width: int) -> tuple[Column, ...]:
 
 
 Cells = dict[str, Cell]
-Scale = tuple[float, float, int]  # the ends of the line of all intervals, as speed-ups, and its cells
+Scale = tuple[float, float, int]  # the axis of all intervals: its lowest and highest speed-up, and its width in cells
 
 
 def table_rows(context: Context, unfolded: Iterable[str], columns: Sequence[Column]) -> dict[str, Cells]:
-    """The cells of each row, by their keys: the combination, the settings, your own, and what is folded."""
+    """The cells of each row, by the row's key: the combination, the settings, your own settings, the folded lines."""
     ranking, state, open_rows = context.ranking, context.state, set(unfolded)
     rows: dict[str, Cells] = {}
     bar = next((column.width for column in columns if column.key == "bar"), 0)
@@ -242,7 +242,7 @@ def _own_cells(ranking: Ranking, state: SessionState) -> Cells:
 
 
 def row_cells(row: Row, scale: Scale, width: int, *, unfolded: bool = False, inner: bool = False) -> Cells:
-    """The cells of a setting. A star is recommended; the tick says whether it is exported."""
+    """The cells of a setting's row. A star means recommended; a tick means exported."""
     only = not row.values and not inner
     told = row.candidate.recipe if only and len(row.name) > width - 2 else row.name
     sign = ("★ ", "$accent") if row.star else ("▶ ", "$accent") if row.running else ("  ", "")
@@ -280,7 +280,7 @@ def _figure_cells(figures: Figures, scale: Scale) -> Cells:
 
 
 def _scale(ranking: Ranking) -> tuple[float, float]:
-    """The ends of the line of all intervals: no further than twice as far as the largest speed-up from 1x."""
+    """The lowest and highest speed-up of the axis; an interval reaches at most 1.5 times beyond its speed-up."""
     effects = [known.effect for known in (ranking.together, *(row.figures for row in ranking.rows)) if known]
     low = min([0.9, *(max(effect.ci_low, effect.speedup / 1.5) for effect in effects)])
     high = max([1.25, *(min(effect.ci_high, effect.speedup * 1.5) for effect in effects)])
@@ -288,7 +288,7 @@ def _scale(ranking: Ranking) -> tuple[float, float]:
 
 
 def _drawn(figures: Figures, scale: Scale) -> str:
-    """An interval on the line of all intervals with 1x marked: ``│ ─●─``, by the logarithm; ``○`` if unconfirmed."""
+    """Draw an interval on a logarithmic axis, with 1x marked: ``│ ─●─``; ``○`` stands for an unconfirmed speed-up."""
     (low, high, width), effect = scale, figures.effect
     if not width or not all(map(math.isfinite, scale)):
         return ""

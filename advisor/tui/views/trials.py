@@ -1,4 +1,4 @@
-"""View 3: everything that ran, in the order in which it began, and the log of the selected trial."""
+"""View 3: all trials that ran, in the order in which they began, and the log of the selected trial."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from advisor.tui.views.base import LIST_KEYS, ListView
 from advisor.tui.widgets.table import Cell, Column, Table, fitting
 from advisor.tui.widgets.texts import LogTail, TextPane
 
-# Cells for a line of step times, and for the whole name of a trial.
+# Cells for a sparkline of step times, and for the full name of a trial.
 _SPARK, _WIDEST = 24, 200
 _NUMBER = Column("number", "#", 3, number=True)
 _NAME = Column("name", "trial", 18)
@@ -35,7 +35,7 @@ _BY_WEIGHT = (_NAME, _OUTCOME, _STEP, _MEMORY, _NUMBER, _TOOK)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trial that has begun, and its result as far as it is known; without one it still runs."""
+    """A trial that has begun, and its result as far as known; ``result`` is None while it runs."""
 
     name: str
     log_path: str
@@ -44,7 +44,7 @@ class Run:
 
 
 def runs_of(state: SessionState) -> list[Run]:
-    """All that ran, in the order in which it began."""
+    """All trials that ran, in the order in which they began."""
     ran = [name for name, record in state.trials.items() if record.alone and state.has_run(name)]
     return [_run(name, state) for name in dict.fromkeys([*state.logs, *ran])]
 
@@ -65,7 +65,7 @@ def _run(name: str, state: SessionState) -> Run:
 
 
 class TrialsView(ListView):
-    """The table, what is known of the selected trial, and its log. The cursor follows what runs until it is moved."""
+    """The table, a card about the selected trial, and its log. The cursor follows the running trial until moved."""
 
     number, title = "3", "Trials"
     about = "Everything that ran, with its log"
@@ -118,7 +118,7 @@ class TrialsView(ListView):
         }
 
     def show_live(self) -> None:
-        """Follow the steps of the running trial, and the log."""
+        """Draw the running trial's steps and the end of the log."""
         if self.context.state.running:
             self._show_table()
         self.log_tail.poll()
@@ -139,7 +139,7 @@ class TrialsView(ListView):
 
 
 def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
-    """What is known of a trial: how it ended, its steps, the GPU's readings and remarks."""
+    """The lines about a trial: how it ended, its step times, the GPU's readings, doubts and notes."""
     record, baseline = state.trials.get(run.name), state.baseline.result if state.baseline else None
     if run.name == state.running:
         yield "Now", "running"
@@ -156,7 +156,7 @@ def details_of(run: Run, state: SessionState) -> Iterator[tuple[str, Inline]]:
         yield "Hint", result.hint
     if len(result.blocks) > 1:
         spread, series = block_words([block.step_ms for block in result.blocks], _SPARK)
-        yield "Steps", f"{series} {spread}"  # a steady one is a level line
+        yield "Steps", f"{series} {spread}"  # steady steps draw a level line
     if energy := energy_words(result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None):
         yield "Energy", energy
     if result.gpu and (readings := gpu_words(result.gpu)):

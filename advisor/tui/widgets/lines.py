@@ -1,6 +1,6 @@
 """The lines around a view, each painted as one text: the gauges under the tabs, the status, and the keys.
 
-Textual's own footer mounts a dozen widgets again whenever the keys change: that took half the time of a key press.
+Textual's own footer mounts a dozen widgets whenever the keys change, which took half the time of a key press.
 """
 
 import time
@@ -25,7 +25,7 @@ from advisor.tui.widgets.texts import show_text
 
 
 def spread(left: Content, right: Content, width: int) -> Content:
-    """A line with one text at its left end and one at its right."""
+    """Return a line with one text at its left end and one at its right end."""
     return left.pad_right(max(0, width - left.cell_length - right.cell_length)) + right
 
 
@@ -33,7 +33,7 @@ GaugeReader = Callable[[], tuple[tuple[GpuReading, ...], HostSample]]
 
 
 class GaugeStrip(Static):
-    """One line of gauges; of a recorded session its date. A short screen has no room for it."""
+    """One line of gauges, or the date of a recorded session. A short screen has no room for the line."""
 
     def __init__(self, read: GaugeReader | None, recorded: PastSession | None = None) -> None:
         date = f"Recorded {recorded.started.day} {recorded.started:%b %Y %H:%M}" if recorded else ""
@@ -51,12 +51,12 @@ class GaugeStrip(Static):
             self.app.call_from_thread(self.show_reading, *self._read())
 
     def show_reading(self, gpus: tuple[GpuReading, ...], host: HostSample) -> None:
-        """Show what was read."""
+        """Show the readings."""
         self.update(gauges_text(gpus, host, self.device_uuid), layout=False)
 
 
 def gauges_text(gpus: tuple[GpuReading, ...], host: HostSample, uuid: str | None) -> Content:
-    """The gauges of the GPU that is measured on, or of the first, and of the host, the most important first."""
+    """The gauges of the host and of the measured GPU (the first GPU if unknown), the most important first."""
     parts: list[tuple[str, str]] = []
     named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in gpus}
     if gpu := named.get((uuid or "").removeprefix("GPU-").lower()) or next(iter(gpus), None):
@@ -70,12 +70,12 @@ def gauges_text(gpus: tuple[GpuReading, ...], host: HostSample, uuid: str | None
     return Content("  ").join(told)
 
 
-# How long a notice stays, in seconds; and the colours of those that are no news.
+# How long a notice stays on screen, in seconds; and the colours of warnings and errors.
 NOTICE_S = 6.0
 _NOTICES = {"warning": "bold $warning", "error": "bold $error"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SHORT_NAME = 8  # fewer cells for the trial's name say nothing
-# Cells for the state and the seconds of a trial: the right end must not change with each state.
+_SHORT_NAME = 8  # the least cells for a trial's name: a shorter piece says nothing
+# Cells reserved for the state and the seconds of a trial, so that the name does not jump when the state changes.
 _STATE = 40
 _WIDE, _WIDEST_NAME, _METER = 100, 200, 12
 
@@ -83,8 +83,8 @@ _WIDE, _WIDEST_NAME, _METER = 100, 200, 12
 class StatusBar(Static):
     """One line of text, which is painted without laying out the screen.
 
-    Left: the running trial, its state and its seconds, or a notice. Right: the time left. ``turns`` counts those of the
-    spinner.
+    Left: the running trial, its state and its seconds, or a notice. Right: the time left. ``turns`` counts the
+    spinner's turns.
     """
 
     def __init__(self, context: Context) -> None:
@@ -93,7 +93,7 @@ class StatusBar(Static):
         self._notice, self._noticed_until, self.turns = Content(""), 0.0, 0
 
     def show_notice(self, text: str, severity: str) -> None:
-        """Show a notice in place of what runs, for some seconds."""
+        """Show a notice in place of the running trial, for some seconds."""
         self._notice = Content.styled(" ".join(text.split()), _NOTICES.get(severity, "bold $accent"))
         self._noticed_until = time.monotonic() + NOTICE_S
         self.set_timer(NOTICE_S, self.show)
@@ -126,7 +126,7 @@ def is_working(context: Context) -> bool:
 
 
 def now_text(context: Context, room: int) -> Content:
-    """The running trial with its state and its seconds, ``room`` cells wide; the stage where nothing runs."""
+    """The running trial with its state and its seconds, ``room`` cells wide; the stage if no trial runs."""
     state = context.state
     if context.recorded:
         interrupted = state.finished is not None and state.finished.cancelled
@@ -163,7 +163,7 @@ def _stage(context: Context) -> str:
 
 
 def left_text(context: Context, *, working: bool, wide: bool) -> Content:
-    """The session's time left; empty where nobody knows, or for one trial after the session."""
+    """The session's time left; empty if it is not known, and for a single trial after the session."""
     state = context.state
     if not working or (state.finished is not None and not (state.running and state.left_s)):
         return Content("")
@@ -173,7 +173,7 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     return Content(" ").join([*([meter] if wide else []), Content.styled(f"{minutes}:{seconds:02d} left", "bold")])
 
 
-# The places of keys by their names; those of the view have the place 0, and the last are always shown.
+# The order of keys by their names. The keys of the view have the place 0; the keys in ``_LAST`` are always shown.
 _STEERING = ("skip", "stop", "pause", "go_on", "wait", "untried")
 _LAST = ("app.help", "app.quit")
 _PLACES = {f"session.{name}": place for place, name in enumerate(_STEERING, start=-len(_STEERING))}
@@ -181,10 +181,10 @@ _PLACES |= {"table.sort": 1, "session.minute": 1, **dict.fromkeys(_LAST, 2)}
 
 
 class KeyFooter(Widget):
-    """The keys that do something now, as many as fit, those that steer the session first; each can be clicked."""
+    """Shows the keys that do something now, as many as fit, the session's keys first. Each can be clicked."""
 
     ALLOW_SELECT = False
-    auto_links = False  # they have colours of their own
+    auto_links = False  # the links have our colours
 
     keys: reactive[tuple[Binding, ...]] = reactive(())
 
@@ -192,7 +192,7 @@ class KeyFooter(Widget):
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
-        """Look the keys up after all changes of a moment: a switch between views reports several."""
+        """Look the keys up once all present changes are done: a switch between views reports several."""
         if self.is_attached and screen is self.screen:
             self.call_later(self._look_up)
 

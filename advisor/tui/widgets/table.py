@@ -1,4 +1,4 @@
-"""Textual's DataTable, which gets all its columns and rows at once and draws only what has changed."""
+"""A DataTable of Textual that takes all columns and rows at once and draws only the cells that have changed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from advisor.tui.keys import key
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its key, its label, its width in cells without padding; a ``number`` is aligned to the right."""
+    """A column with its width in cells, without padding. A column of numbers is aligned to the right."""
 
     key: str
     label: str
@@ -28,7 +28,7 @@ class Column:
 
 
 class Cell(NamedTuple):
-    """A text, and the figure to sort its row by: smallest first, rows without a figure last."""
+    """A text, and the figure that sorts its row: the smallest comes first, rows without a figure come last."""
 
     text: Content
     figure: float | str | None = None
@@ -42,7 +42,7 @@ _MOVING = ("up", "down", "j", "k", "pageup", "pagedown", "home", "end")
 
 
 def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
-    """The columns that fit into a table of this width, the most important first, and the cells that are left."""
+    """Return the columns that fit into this width, the most important first, and the number of free cells."""
     room, kept = width - 1, list[Column]()
     for column in columns:
         if column.width + 2 > room:
@@ -53,9 +53,9 @@ def fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 
 
 class Table(DataTable[Text], inherit_bindings=False):
-    """A table with a cursor on one row. ``touched``: the person has moved the cursor since the app last did.
+    """A table with a cursor on one row. ``touched`` is true if the person, not the app, moved the cursor last.
 
-    ``sorted_by`` is the column that the person sorted by, best first; empty for the given order.
+    ``sorted_by`` is the key of the column that the person sorted by; it is empty if the rows are in the given order.
     """
 
     BINDINGS = [
@@ -81,7 +81,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         self._sized = Size()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to sort where there is something to sort."""
+        """Offer to sort only if there are rows."""
         return action != "sort" or self.row_count > 0
 
     def action_sort(self) -> None:
@@ -91,7 +91,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         self._sort(columns[(place + 1) % len(columns)])
 
     def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        """Sort by a column, and as the rows come at a second click."""
+        """Sort by the clicked column; at a second click, go back to the given order."""
         column = message.column_key.value or ""
         self._sort("" if column == self.sorted_by else column)
 
@@ -105,7 +105,7 @@ class Table(DataTable[Text], inherit_bindings=False):
         return {name: rows[name] for name in order}
 
     def show(self, columns: Sequence[Column], rows: Rows) -> None:
-        """Draw these rows by their cells. The cursor stays on its row or, where that is gone, at its place."""
+        """Draw these rows. The cursor stays on its row; if the row is gone, the cursor stays at its place."""
         self._given = columns, rows
         rows = self._in_order(rows)
         columns = [replace(one, label=f"{one.label}▼") if one.key == self.sorted_by else one for one in columns]
@@ -148,21 +148,21 @@ class Table(DataTable[Text], inherit_bindings=False):
 
     @property
     def cursor_key(self) -> str:
-        """The key of the row under the cursor; empty where there are no rows."""
+        """The key of the row under the cursor; empty if there are no rows."""
         return next(iter(self.keys[self.cursor_row : self.cursor_row + 1]), "")
 
     def go_to(self, key: str) -> None:
-        """Put the cursor on a row, if there is one of that key."""
+        """Put the cursor on the row with this key, if there is one."""
         if key in self._cells:
             self.move_cursor(row=self.keys.index(key), animate=False)
 
     def notify_style_update(self) -> None:
-        """Draw all cells again for another theme only; Textual would do so for each change of focus."""
+        """Draw all cells again only if the theme has changed. Textual would also do so when the focus changes."""
         if self._colours != self.app.theme:
             super().notify_style_update()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw nothing again if the table comes back on screen with the same size."""
+        """Do not draw the table again if it comes back on screen with the same size."""
         if event.size == self._sized:
             event.prevent_default()
         self._sized = event.size

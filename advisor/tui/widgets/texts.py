@@ -1,4 +1,4 @@
-"""Texts that are drawn again only when they changed, since each update of one lays the screen out again; and logs."""
+"""Widgets for texts and logs. A text is updated only if it has changed: each update lays the screen out again."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,14 +22,14 @@ from advisor.report.terminal import body_of
 
 
 def show_text(widget: Static, text: Content, *, layout: bool = True) -> None:
-    """Have a widget show a text. Without ``layout`` its size stays: where that does not depend on the text."""
+    """Show a text in a widget. Without ``layout`` the widget keeps its size: it must not depend on the text."""
     before = widget.content
     if not (isinstance(before, Content) and before.is_same(text)):
         widget.update(text, layout=layout)
 
 
 class TextPane(ScrollView):
-    """Scrolls sections of a report, of which only the lines on screen are painted. ``ThemedApp`` has their colours."""
+    """Scrolls sections of a report, and paints only the lines on screen. The colours are set in ``ThemedApp``."""
 
     def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes=classes)
@@ -46,7 +46,7 @@ class TextPane(ScrollView):
             self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
-        if self.scrollable_content_region.width != self.virtual_size.width:  # a view that comes back has its lines
+        if self.scrollable_content_region.width != self.virtual_size.width:  # if equal, the lines are drawn already
             self._draw()
 
     def _draw(self) -> None:
@@ -57,7 +57,7 @@ class TextPane(ScrollView):
             self.virtual_size = Size(width, len(self.lines))
             self.refresh()
         else:
-            self.virtual_size = Size(0, self.virtual_size.height)  # of another width, so it is drawn when it comes back
+            self.virtual_size = Size(0, self.virtual_size.height)  # no pane has the width 0: on_resize draws it later
 
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.scrollable_content_region.width
@@ -75,7 +75,7 @@ class TextPane(ScrollView):
 
 
 def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType]:
-    """Sections as the terminal shows them, with an empty line between two; code has the colours of its language."""
+    """Draw sections as the terminal shows them, with an empty line between two, and code with syntax colours."""
     for place, section in enumerate(sections):
         if place:
             yield Text("")
@@ -90,7 +90,7 @@ def _drawn(sections: tuple[Section, ...], theme: str) -> Iterator[RenderableType
 
 @lru_cache(maxsize=64)
 def _highlighted(text: str, language: str, theme: str) -> Text:
-    from rich.syntax import Syntax  # late: with all of pygments
+    from rich.syntax import Syntax  # late: it imports all of pygments
 
     highlighted = Syntax("", language, theme=theme, word_wrap=True).highlight(text)
     highlighted.rstrip()
@@ -102,16 +102,16 @@ _MOST_LINES = 400
 
 
 def read_tail(path: str) -> str:
-    """The last lines of a log, without escape sequences; a sentence when there is nothing to show."""
+    """Return the last lines of a log, without escape sequences; a sentence if there is nothing to show."""
     if not path:
         return "No output."
     try:
         text = read_end(path, _TAIL_BYTES)
-    except FileNotFoundError:  # its process has not begun, or the session was measured elsewhere
+    except FileNotFoundError:  # the trial's process has not begun, or the session was measured elsewhere
         return f"There is no log in {path}."
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    # As a terminal would show it in the end: carriage returns overwrite their line, colours are removed.
+    # The lines as a terminal shows them in the end: text after a carriage return replaces its line; no colours.
     lines = (line.rstrip("\r") for line in text.split("\n")[-_MOST_LINES:])
     return printable(Text.from_ansi("\n".join(lines)).plain).strip("\n") or "No output."
 
@@ -126,7 +126,7 @@ class LogTail(Log):
         self._stamp: object = None
 
     def on_show(self) -> None:
-        self.poll()  # a log that was hidden is not read, so it shows what was written in between at once
+        self.poll()  # a hidden log is not read: catch up at once
 
     def follow(self, path: str) -> None:
         """Show this file from now on."""
@@ -134,7 +134,7 @@ class LogTail(Log):
         self.poll()
 
     def poll(self) -> None:
-        """Read the file again if it changed; not while the log, or the view that it is in, is hidden."""
+        """Read the file again if it has changed, but not while the log or its view is hidden."""
         if not self.is_attached or not all(node.display for node in self.ancestors_with_self if node is not self.app):
             return
         stamp: object = (self._path, None)

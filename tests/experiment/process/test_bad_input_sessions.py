@@ -1,4 +1,4 @@
-"""Real sessions on what goes wrong, and the command as a process of its own; what decides: test_bad_input_search.py."""
+"""Real sessions on bad input, and the command in a separate process. test_bad_input_search.py tests the decisions."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SOON_S = 30.0  # the fork server imports torch before it looks at anything else
 
 @pytest.fixture
 def command(tmp_path):
-    """``perf-advisor`` on a target's text, in a process and a folder of its own."""
+    """Run ``perf-advisor`` on a target's text, in a separate process and a new folder."""
 
     def start(text, *arguments):
         (tmp_path / "target.py").write_text(text, encoding="utf-8")

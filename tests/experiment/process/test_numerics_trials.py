@@ -46,7 +46,7 @@ class NumericsBench:
         self.judge = judge.with_run(CONTROL_SETTINGS, self.trial({}, stream_seed=1))
 
     def trial(self, settings, **options):
-        """Run a trial that measures next to nothing."""
+        """Run a trial that measures for a moment only."""
         options |= {"measure_s": 0.01, "warmup_limit_s": 0.05, "timeout_s": 300.0, "recipe_folders": self.recipes}
         spec = spec_of(self.folder, "target.py", settings=dict(settings), **self.of_target, **options)
         return self.runner.run(spec, self.told.append)

@@ -1,4 +1,4 @@
-"""Scores in whole sessions with real trial processes: a function of the target's decides what may change results."""
+"""Scores in whole sessions with real trials: the target's function decides which settings may change results."""
 
 import json
 
@@ -134,7 +134,7 @@ def evaluate(model):
     ],
 )
 def test_the_function_calls_the_model_as_the_step_does(tmp_path, key, called):
-    """Its batches are cast, and autocast is on, also where it calls a part of the model or a copy."""
+    """Batches are cast and autocast is on, even if the function calls a part of the model or a copy of it."""
     (tmp_path / "target.py").write_text(DTYPE.replace("model(torch", f"{called}(torch"))
     options = {"kind": TrialKind.SCORE, "evaluate": "target.py:evaluate", "steps": 3}
     result = Runner().run(spec_of(tmp_path, "target.py", settings={key: "bfloat16"}, **options), lambda message: None)

@@ -1,4 +1,4 @@
-"""How long baseline and settings are measured in turns: real trials, and a clock that what they time moves on."""
+"""The duration of turns of baseline and settings: real trials, and a clock that their timings move on."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ STACK, BASELINE = "combination, in turns", "baseline, in turns"
 
 
 class Bench(benches.Bench):
-    """Its budget is spent by blocks and by whole trials, by nothing else."""
+    """A bench whose budget is spent only by blocks and whole trials."""
 
     def __init__(self, folder, total_s):
         (folder / "target.py").write_text(TINY_TARGET, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What compiles in a process beside the trials: real processes throughout."""
+"""Compilation in a process beside the trials, with real processes."""
 
 import dataclasses
 import pickle

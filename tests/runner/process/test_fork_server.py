@@ -73,7 +73,7 @@ def test_only_an_end_of_the_fork_server_is_told_as_pytorchs_import(imports_nothi
 
 
 def test_both_helpers_are_started_again_while_the_app_is_on_the_screen(imports_nothing, monkeypatch):
-    """There sys.stderr says that its descriptor is -1."""
+    """In the app, sys.stderr reports the descriptor -1."""
     for pid in (resource_tracker._resource_tracker._pid, fork_server._running().pid):
         household.kill(pid)
         assert gone(pid)

@@ -1,4 +1,4 @@
-"""A build that hangs does not outlast the budget by more than a grace; a model that no fork can use is built anew."""
+"""A hanging build ends shortly after the budget; a model that no fork can use is built again in each trial."""
 
 import time
 

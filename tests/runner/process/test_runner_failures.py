@@ -1,4 +1,4 @@
-"""Trials that fail, hang or are cancelled: each ends in a result, and with it its whole group."""
+"""Trials that fail, hang or are cancelled: each gives a result, and its process group ends."""
 
 import re
 import threading
