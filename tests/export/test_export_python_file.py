@@ -124,7 +124,7 @@ def test_what_the_file_lacks_is_one_comment_and_said_in_its_header(catalog):
     settings = {"step.cuda_graph": "around_loss", "data.transforms_on_device": True, "parallel.no_sync": True}
     for key, value in settings.items():
         source = python_source(catalog, {key: value}, "train", replace(PAIR, facts=LOADED))
-        lacks = rf"Not in this file: {key}: \w+\. It takes more code; advisor\.load applies it\."
+        lacks = rf"Not in this file: {key}: \w+\. It needs more code; advisor\.load applies it\."
         assert re.search(f"    # {lacks}\n", source)
         assert re.search(lacks, " ".join(ast.get_docstring(ast.parse(source)).split()))
         assert len(source.splitlines()) <= 40
