@@ -112,7 +112,7 @@ def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
     path = tmp_path / "model.pt2"
     written = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({}))
     (error,) = written.errors
-    assert "this session trained it" in error.message
+    assert "this session measured training" in error.message
     assert "--mode infer" in error.hint
     assert not path.exists()
 
