@@ -132,8 +132,8 @@ def of_ones_own(name):
     [
         (lambda folder: DataLoader(rotated(folder)), "RandomRotation"),
         (lambda folder: DataLoader(mnist(folder, transforms.Lambda(np.array))), "Lambda"),
-        (lambda folder: DataLoader(mnist(folder), collate_fn=list), "collate_fn of its own"),
-        (lambda folder: DataLoader(tensors(), batch_size=None), "forms no batches"),
+        (lambda folder: DataLoader(mnist(folder), collate_fn=list), "its own collate_fn"),
+        (lambda folder: DataLoader(tensors(), batch_size=None), "does not form batches"),
         (lambda folder: DataLoader(in_color(Own, OLD)), "neither a TensorDataset"),
         (lambda folder: DataLoader(FakeData(8, transform=OLD)), "does not hold its images in memory"),
         (lambda folder: DataLoader([torch.rand(3)]), "neither a TensorDataset"),
