@@ -167,7 +167,7 @@ class _Writer:
                 self.say(Phrase((key,), entries))
 
     def is_open(self, key: str) -> bool:
-        """Whether a setting is still to be written. Worker options are not, if the number of workers is not written."""
+        """Whether a setting is not yet written. False for options of workers if the number of workers has no entry."""
         section, settings = self.tree.get(SECTION), self.wanted.settings
         in_section = isinstance(section, dict) and key in section
         without_workers = key in (PERSISTENT, PREFETCH) and WORKERS in settings and WORKERS not in self.said

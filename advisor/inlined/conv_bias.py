@@ -1,4 +1,4 @@
-"""Remove the biases of convolutions whose next norm subtracts them anyway."""
+"""Remove biases of convolutions if the norm after the convolution subtracts the bias anyway."""
 
 import functools
 from typing import Any

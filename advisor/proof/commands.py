@@ -114,7 +114,7 @@ class Compared:
 
     @property
     def is_open(self) -> bool:
-        """Whether the machine is too busy: at most one core is free, and the difference is small or seen only once."""
+        """Whether the machine is too busy to decide (one free core at most, and a small or single difference)."""
         cores, found = psutil.cpu_count() or 1, self.comparison
         differs = found.ci_low > _WHERE_BUSY or found.ci_high < 1 / _WHERE_BUSY
         return cores - round(self.foreign_cores) <= 1 < cores and not (differs and len(self.a.runs) > 1)

@@ -21,7 +21,7 @@ WINDOWS = 10  # the number of equal parts of a curve; their mean losses are show
 _LIKE, _LIKE_OF_LOSS = 0.02, 1e-3
 # The 95 % quantile of Student's t by the number of seeds; figures/stats.py has it for more seeds.
 _QUANTILES = {2: 12.7, 3: 4.30, 4: 3.18}
-_LIMIT_S = 3600.0  # a process that runs longer (seconds) is taken as hanging
+_LIMIT_S = 3600.0  # the time limit of a process, in seconds
 
 
 class Learning(StrEnum):

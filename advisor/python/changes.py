@@ -323,7 +323,7 @@ class _Patch:
 
 
 def _before_optimizer(code: str, *, trains: bool) -> str:
-    """The code for a model whose optimizer does not exist yet: conditions on the optimizer become their branch."""
+    """Replace conditions on the optimizer by their branch, for a place where the optimizer does not exist yet."""
     lines = code.splitlines()
     for one in reversed(ast.parse(code).body):
         if isinstance(one, ast.If) and "optimizer" in (test := ast.unparse(one.test)):

@@ -197,7 +197,7 @@ class _Editor(cst.CSTTransformer):
     leave_Module = leave_IndentedBlock
 
     def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """The new statements for a piece: the old ones under ``with``, or the call of a function with them."""
+        """The new statements for a piece: the old statements under ``with``, or a call of a function that has them."""
         above = inside[0].leading_lines
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:

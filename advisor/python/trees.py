@@ -30,7 +30,7 @@ def bound_by(node: ast.AST) -> set[str]:
             targets = [node.target]
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}
-        # A method with this ending changes its object in place, except `clip_grad_norm_` and `unscale_` (gradients).
+        # `x.add_()` changes x in place; `clip_grad_norm_` and `unscale_` change only gradients.
         case ast.Expr(ast.Call(ast.Attribute(owner, method))) if method.endswith("_"):
             targets = [] if "grad" in method or method == "unscale_" else [owner]
     return {name for target in targets for name in _bases(target)}

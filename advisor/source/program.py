@@ -24,8 +24,8 @@ _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "trai
 class Program:
     """A module's tree for the rules, with parents, imported names, and the code that runs at every step.
 
-    ``steps``: each loop or function that runs once per step, with its backward passes (a call of a function with one
-    counts too). ``regions``: these, and Lightning's ``training_step``. ``losses``: the names of losses, by function.
+    ``steps``: each loop or function that runs once per step, with its calls that run a backward pass. ``regions``:
+    these loops and functions, and Lightning's ``training_step``. ``losses``: the names of losses in each function.
     """
 
     def __init__(self, tree: ast.Module) -> None:

@@ -43,7 +43,7 @@ def rebuild(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
 
 
 def workers_problem(loader: DataLoader[Any]) -> str:
-    """The reason why a loader gets no (more) workers: each would import the user's script. Empty if it can get some."""
+    """The reason why a loader gets no more workers (each would import the user's script); empty if it can get more."""
     main = sys.modules["__main__"]
     is_a_script = getattr(main, "__file__", None) is not None and getattr(main, "__spec__", None) is None
     own: Any = loader.multiprocessing_context or multiprocessing

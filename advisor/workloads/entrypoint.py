@@ -176,8 +176,8 @@ def message_of(error: BaseException) -> str:
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message, cut to a readable length.
 
-    A CUDA error is cut to its first line, without the advice. Some messages contain the traceback of another thread,
-    process or language (PyTorch's replicas, its compiler, TorchScript): then the line is the error of that traceback.
+    A CUDA error is cut to its first line, without the advice. If a message contains the traceback of another thread,
+    process or language (PyTorch's replicas, its compiler, TorchScript), the line is the error in that traceback.
     """
     lines, name = [line.strip() for line in message_of(error).strip().splitlines()], type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):

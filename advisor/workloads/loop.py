@@ -24,7 +24,7 @@ from advisor.workloads.workload import Workload
 # The number of batches that are kept from an iterator, so that not all steps see the same batch.
 MOST_KEPT = 32
 _MOST_KEPT_BYTES = 2**30  # the size of all kept batches
-_PARTS = 4  # a list of more tensors is a list of batches; fewer are one batch: inputs, targets, weights; or a triplet
+_PARTS = 4  # the most tensors in a list that is one batch (inputs, targets, weights); a longer list holds batches
 
 
 @dataclass(slots=True)

@@ -258,7 +258,7 @@ def _models_of_step(workload: Workload) -> nn.Module:
 
 
 def _check_model(model: Any) -> None:
-    """Raise TargetError for a model that is no module. Give a frozen TorchScript model its missing training mode."""
+    """Raise TargetError for a model that is not a module. Give a frozen TorchScript model a training mode."""
     if not isinstance(model, nn.Module):
         raise TargetError(f"the target's model is {_described(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):

@@ -138,7 +138,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
         return False
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign | ast.AnnAssign) and name in trees.bound_by(node):
-            return not isinstance(node.value, ast.Constant | None)  # `self.model = None` is no model
+            return not isinstance(node.value, ast.Constant | None)  # not `self.model = None`
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
             return trees.name_called(call) not in _NO_CHANGES

@@ -210,7 +210,7 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     found = [
         path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
     ]
-    found = [path for path in found if "offload" not in " ".join(path).lower()]  # offloading has its own workers
+    found = [path for path in found if "offload" not in " ".join(path).lower()]  # settings of offloading
     evaluating = [path for path in found if evaluates(path)]
     if mode is Mode.INFER:
         return evaluating or found

@@ -102,7 +102,7 @@ class ModelInputs:
                 if "attention_mask" in self.accepted:
                     batch["attention_mask"] = torch.ones_like(ids)
             else:
-                given = self._shape if name != "pixel_values" or len(self._shape or ()) > 1 else None  # 1 size: a text
+                given = self._shape if name != "pixel_values" or len(self._shape or ()) > 1 else None  # texts: 1 size
                 batch[name] = noise(size, *(given or self._shape_of(name)))
         if "bbox" in self.accepted and "input_ids" in batch:  # left, upper, right and lower edge, as shares of the page
             batch["bbox"] = torch.tensor([0.25, 0.25, 0.75, 0.5]).expand(*batch["input_ids"].shape, 4).clone()

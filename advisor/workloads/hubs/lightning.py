@@ -68,7 +68,7 @@ def _attached(pytorch: Any, module: Any, data: Any, trainer: Any) -> Any:
 
 
 def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: list[str]) -> Any:
-    for parameter, learns in module._param_requires_grad_state.items():  # a script was paused while they were toggled
+    for parameter, learns in module._param_requires_grad_state.items():  # undo a toggle_optimizer() of a paused script
         parameter.requires_grad = learns
     loader = _loader(module, trainer)
     if loader is None and (module.example_input_array is not None or spec.input_shape):

@@ -341,7 +341,7 @@ def _made(
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
-    """An iterator of the batches that statements make in a copy of the names, from the loop's items if they use any."""
+    """A function that yields batches by running statements repeatedly, on the loop's items if they use them."""
     head, first = loop.statement, list[ast.stmt]()
     items: Any = itertools.count
     if isinstance(head, ast.For) and trees.bound_by(head) & trees.read_in(*making, row):
@@ -411,7 +411,7 @@ def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
 
 
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name that one ``next()`` in a loop gives the batch; None without. The statement is removed from ``block``."""
+    """The name of a batch that the loop reads by ``next()``; None without one. Removes the statement from ``block``."""
     lines = {line for code, line in seen.reads if code is loop.where.code and trees.holds(loop.statement, line)}
     inner = [one for one in trees.walk(loop.statement.body) if isinstance(one, trees.Loop)]
     for place, one in enumerate(block):

@@ -85,7 +85,7 @@ class Seen:
     round: tuple[Sequence[ModelCall], int] | None = None  # the calls and number of passes before the last update
     casts: str = "none"  # the type of autocast around any module, even around an inner module
     clip_norm: float | None = None
-    changes_gradients: bool = False  # backward had options, or gradients were clipped other than by ``clip_norm``
+    changes_gradients: bool = False  # backward had options, or gradients were not clipped by ``clip_norm`` alone
     endless: bool = False  # one update is the whole training
     by_library: bool = False  # a library makes the updates in its own loop, which reads no loader
     by_hand: bool = False  # no optimizer makes the updates; ``frames`` is the stack at the second backward pass
