@@ -1,7 +1,7 @@
 """A Model Context Protocol server over standard input and output, for coding agents.
 
-Each tool runs a command of perf-advisor's in a process of its own, so an agent sees what a person would. Long ones
-return at once, as jobs. Nothing is written but the session's journal, and a file whose path the client names.
+Each tool runs a perf-advisor command in its own process, so an agent sees the same as a person. Long commands return
+at once as jobs. Only the session's journal is written, and files whose paths the client gives.
 """
 
 import contextlib
@@ -22,21 +22,21 @@ from advisor.version import __version__
 
 _INSTRUCTIONS = """\
 perf-advisor measures which PyTorch speed-ups help a model on this machine. Usual order: inspect or measure a target
-(a training script such as train.py, or mymodel.py:build), ask progress until it is done, read the result, show diff,
-export to a new file, and prove it with ab. Each speed-up has a 95 or 99 % interval: trust intervals, not single ratios.
+(train.py or mymodel.py:build, for example), call progress until the job is done, read the result, show the diff, export
+to a new file, and check it with ab. Each speed-up has a 95 or 99 % interval: trust intervals, not single ratios.
 """
 _INSPECT_BUDGET = "40s"
 _MOST_ENTRIES, _MOST_LINES = 12, 6
 _LONGEST_WAIT_S, _ENDING_S = 60.0, 10.0
-# Options that write files, or open the app: those have tools, or no place here.
+# Options that measure() refuses: other tools write files, and the app cannot be opened here.
 _NOT_HERE = ("--export", "--report", "--trace", "--json", "--force", "--resume", "--recipes")
-# Fields of the report that go out as they are, and those of a recommendation.
+# The report's fields that are returned unchanged, and the fields of each recommendation.
 _WHOLE = "session target bottleneck bottleneck_evidence stack verification session_s cancelled error"
 _OF_RECOMMENDATION = "recipe settings speedup ci_low ci_high verdict why needs_consent"
 
 
 class Job:
-    """A running command of perf-advisor: its progress lines, and its output once it has ended."""
+    """A perf-advisor command in its own process, with its progress lines, and its output after it has ended."""
 
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         self.name = name
@@ -46,14 +46,14 @@ class Job:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=progress)  # noqa: S603 - our own
 
     def wait(self, seconds: float) -> bool:
-        """Wait up to this long for its end. Return whether it has ended."""
+        """Wait up to so many seconds for the end of the command. Return whether it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.poll() is not None
 
     @property
     def lines(self) -> list[str]:
-        """The latest lines of its progress."""
+        """The latest progress lines."""
         return self._progress.read_text(encoding="utf-8", errors="replace").splitlines()[-_MOST_LINES:]
 
     @property
@@ -64,65 +64,65 @@ class Job:
         return {"job": self.name, "state": state, "exit_code": code, "lines": self.lines}
 
     def interrupt(self) -> None:
-        """Ask the command to end, as Ctrl-C does. Its measurements are kept."""
+        """Ask the command to end, like Ctrl-C. Its measurements are kept."""
         self._process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Wait for its end after :meth:`interrupt`, not for ever."""
+        """Wait for the end of the command after :meth:`interrupt`; after a time limit, kill it."""
         if not self.wait(_ENDING_S):
             self._process.kill()
             self._process.wait()
 
 
 class Tools:
-    """The tools, each a method whose docstring is what the client shows."""
+    """The tools. Each is a method, and the client shows its docstring."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
-        self._numbers = itertools.count(1)  # the tools run in threads
+        self._numbers = itertools.count(1)  # safe in threads, where the tools run
 
     def inspect(self, target: str, arguments: list[str] | None = None) -> dict[str, Any]:
-        """Find what limits the step, and habits in the source that cost time, in a session of 40 s. Returns a job.
+        """Find the step's bottleneck, and slow habits in the source, in a session of 40 s. Returns a job.
 
         target: a training script (train.py), path/file.py:build, module:build, or timm:NAME, hf:NAME, torchvision:NAME.
-        arguments: the script's own.
+        arguments: the arguments of the script.
         """
         return self.measure(target, _INSPECT_BUDGET, [], arguments)
 
     def measure(
         self, target: str, budget: str = "2m", options: list[str] | None = None, arguments: list[str] | None = None
     ) -> dict[str, Any]:
-        """Search for the settings that make a target faster. Returns a job at once: ask progress, then result.
+        """Search for the settings that make a target faster. Returns a job at once; call progress, then result.
 
-        options: as on the command line, such as ["--mode", "infer", "--objective", "memory", "--accept", "batch_size"].
+        options: command-line options, e.g. ["--mode", "infer", "--objective", "memory", "--accept", "batch_size"].
         """
         options = options or []
         if refused := [option for option in options if option.partition("=")[0] in _NOT_HERE]:
-            raise UsageError(f"{refused[0]} is not for this tool.", "The tools export and diff write and show files.")
+            raise UsageError(f"{refused[0]} is not for this tool.", "Use the tools export and diff for files.")
         own = ["--", *arguments] if arguments else []
         return self._start([target, "--headless", "--json", "-", "--budget", budget, *options, *own])
 
     def ab(self, command_a: str, command_b: str, budget: str = "2m") -> dict[str, Any]:
-        """Time two shell commands that train, in turn, and compare their steps and first losses. Returns a job.
+        """Run two training commands in turn, and compare their step times and first losses. Returns a job.
 
-        Both run as typed, with all that they write, until they have made enough optimizer steps.
+        Both are shell commands. They run until they have made enough optimizer steps, and they write their usual files.
         """
         return self._start(["ab", command_a, command_b, "--budget", budget, "--json"])
 
     def _start(self, arguments: Sequence[str]) -> dict[str, Any]:
         job = Job(f"job{next(self._numbers)}", arguments)
         self.jobs[job.name] = job
-        job.wait(1.0)  # a mistake in the arguments is told at once
+        job.wait(1.0)  # long enough to report a mistake in the arguments
         return job.status
 
     def progress(self, job: str, wait_s: float = 20.0) -> dict[str, Any]:
-        """The state of a job (running, done, failed) with its latest lines; waits up to wait_s seconds for its end."""
+        """Wait up to wait_s seconds for a job. Returns its state (running, done, failed) and its latest lines."""
         found = self._job(job)
         found.wait(min(wait_s, _LONGEST_WAIT_S))
         return found.status
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """End a job; what was measured is kept, and result still gives it."""
+        """End a job. Its measurements are kept, and result still returns them."""
         found = self._job(job)
         found.interrupt()
         found.end()
@@ -140,11 +140,11 @@ class Tools:
         return _shortened(report) if "stack" in report else report
 
     def explain(self, recipe: str) -> str:
-        """Return the text of a recipe: its effect, its limits, its numerics. Without a name: the list of all."""
+        """Return the description of a recipe: its effect, limits and numerics. Without a name: the list of recipes."""
         return _run("recipes", *([recipe] if recipe else []))
 
     def diff(self, session: str) -> str:
-        """The change of the user's own script as a unified diff; nothing is written."""
+        """Return the change of the user's own script as a unified diff. Nothing is written."""
         with tempfile.TemporaryDirectory() as folder:
             return _run("export", session, "--export", str(Path(folder) / "tuned.py"), "--diff")
 
@@ -159,12 +159,12 @@ class Tools:
 
     def _job(self, name: str) -> Job:
         if name not in self.jobs:
-            raise UsageError(f"there is no job {name!r}.", f"There are: {', '.join(self.jobs) or 'none yet'}.")
+            raise UsageError(f"there is no job {name!r}.", f"Jobs: {', '.join(self.jobs) or 'none yet'}.")
         return self.jobs[name]
 
 
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a report that an agent needs, short enough for its context."""
+    """The fields of a report that an agent needs, to save its context."""
     tried = [one for one in report["trials"] if one["verdict"] in ("same", "slower", "unclear", "failed")]
     recommended = report["recommendations"][:_MOST_ENTRIES]
     return {
@@ -178,7 +178,7 @@ def _shortened(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(*arguments: str) -> str:
-    """Run a short command and return its output. Raises UsageError with the lines of its error."""
+    """Run a short command and return its output. Raises UsageError with the command's error lines."""
     command = [sys.executable, "-m", "advisor", *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
@@ -188,7 +188,7 @@ def _run(*arguments: str) -> str:
 
 
 def serve() -> None:
-    """Serve until the client leaves; its jobs end then. Raises UsageError without the package ``mcp``."""
+    """Serve until the client leaves, then end its jobs. Raises UsageError without the package ``mcp``."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -198,7 +198,7 @@ def serve() -> None:
         ) from None
 
     def answering(tool: Callable[..., Any]) -> Callable[..., Any]:
-        """The tool with its mistakes as answers that the client reads."""
+        """A tool whose errors become answers that the client reads."""
 
         @functools.wraps(tool)
         def answer(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Putting settings into a user's own config, in the words of the program that reads it.
+"""Write settings into a user's own config, under the names of the program that reads the config.
 
-A setting goes where ``--map`` says; else to the framework's own key; else to the value of the same name, where that is
-unmistakable. What has no place goes into a section ``perf_advisor:`` of a plain config. The parsers of frameworks,
-jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section: these settings are the ``rest``, and
-go into a settings file beside the config.
+A setting replaces the value that ``--map`` names; or else the framework's own key; or else the one value of the same
+name, if its meaning is certain. In a plain config, all other settings go into a section ``perf_advisor:``. Parsers of
+frameworks, jsonargparse (``class_path``) and yacs (names in capitals) refuse such a section. There, the other settings
+are the ``rest``, which goes into a settings file beside the config.
 """
 
 import difflib
@@ -40,8 +40,8 @@ from advisor.files.config_file import is_toml
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Value, text_of
 
-_IN_A_GROUP = re.compile(r"\A\s*# @package\b")  # by which Hydra is told where in its config a file stands
-_PROBE = "a-value-of-perf-advisor"  # no config holds it: to try whether a path can hold a value
+_IN_A_GROUP = re.compile(r"\A\s*# @package\b")  # tells Hydra the place of a file's content in its config
+_PROBE = "a-value-of-perf-advisor"  # no config holds this value; it tests whether a path can hold a value
 _MAP_HINT = "Name the keys that lead to a plain value, as in trainer.precision or stages[0].lr; or leave --map out."
 
 
@@ -51,16 +51,16 @@ class Patch:
 
     text: str
     kind: ConfigKind
-    said: dict[str, tuple[Entry, ...]]  # the entries that were written for settings, by their keys
-    added: dict[str, Value]  # the settings in its ``perf_advisor:`` section
-    rest: dict[str, Value]  # those without a place in it
-    remarks: tuple[str, ...]  # why an existing place was not used
+    said: dict[str, tuple[Entry, ...]]  # setting -> the entries that were written for it
+    added: dict[str, Value]  # the settings in the config's section ``perf_advisor:``
+    rest: dict[str, Value]  # the settings that are not in the config
+    remarks: tuple[str, ...]  # the reasons why existing entries were not used
 
 
 def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: ConfigKind | None = None) -> Patch:
-    """The config with the wanted settings in it. ``kind`` is found out when it is not given.
+    """Write the wanted settings into a config. Without ``kind``, the config's keys decide its kind.
 
-    Raises UsageError when the text is not one mapping, or when a path of ``key_map`` is not a value in it.
+    Raises UsageError if the text is not one mapping, or if a path of ``key_map`` is not a value in it.
     """
     document = open_document(text, name)
     kind = kind or (ConfigKind.HYDRA if _IN_A_GROUP.search(text) else kind_of(document.tree))
@@ -69,7 +69,7 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     for key, path in _mapped_places(document, mapped).items():
         value = _in_its_words(document.tree, key, wanted.settings[key], path, kind)
         writer.say(Phrase((key,), (Entry(path, value),)))
-    # The settings that the config's program, or the objects that the config makes, have names for.
+    # The settings with names in the config's program, or in the arguments of objects that the config makes.
     tree = document.tree
     everything = without_parts_of_a_total({**wanted.along, **wanted.settings}, tree)
     settings = {key: value for key, value in everything.items() if key not in wanted.key_map}
@@ -89,17 +89,17 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
 
 
 def open_document(text: str, name: str) -> Document:
-    """A config's text, by its file's name. Raises UsageError when it cannot be read."""
+    """Parse a config's text, as TOML or YAML by the name of its file. Raises UsageError if it cannot be parsed."""
     return TomlDocument(text) if is_toml(name) else YamlDocument(text)
 
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
-    """Raise UsageError, as ``patched`` would, if a path of ``key_map`` is not a value in the config."""
+    """Raise UsageError if a path of ``key_map`` is not a value in the config; ``patched`` raises the same error."""
     _mapped_places(open_document(text, name), key_map)
 
 
 def diff(old: str, new: str, name: str) -> str:
-    """The change as a unified diff; empty when there is none. Line endings are shown as plain newlines."""
+    """The change as a unified diff; empty if there is none. All line endings are shown as newlines."""
     before, after = (list(io.StringIO(text.replace("\r\n", "\n"), newline="\n")) for text in (old, new))
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
@@ -109,19 +109,19 @@ def diff(old: str, new: str, name: str) -> str:
 
 
 class _Writer:
-    """Writes phrases into a document: each as a whole, or not at all."""
+    """Writes phrases into a document. A phrase is written whole, or not at all."""
 
     def __init__(self, document: Document, wanted: Wanted) -> None:
         self.document = document
-        self.tree = document.tree  # what it held before all changes
+        self.tree = document.tree  # the values before all changes
         self.wanted = wanted
         self.said: dict[str, tuple[Entry, ...]] = {}
         self.remarks: list[str] = []
         self._taken: set[Path] = set()
-        self._blocked: set[str] = set()  # settings whose place cannot be changed
+        self._blocked: set[str] = set()  # settings whose entries cannot be changed
 
     def say(self, phrase: Phrase) -> None:
-        """Write a phrase's entries, or note the obstacle."""
+        """Write a phrase's entries; if this is impossible, add a remark with the reason."""
         present = {entry: at(self.tree, entry.path) for entry in phrase.entries}
         entries = [one for one in present if not one.only_there or (present[one] and present[one] != one.value)]
         changed = self.document
@@ -139,11 +139,11 @@ class _Writer:
         self.said |= dict.fromkeys(phrase.keys, tuple(entries))
 
     def say_by_name(self) -> None:
-        """Write the open settings at places that are found by the usual names."""
+        """Write the remaining settings to values that are found by their usual names."""
         wanted = self.wanted
         last_names = [key.rpartition(".")[2] for key in wanted.settings]
         for key, value in wanted.settings.items():
-            # A plain name does not say whose samples it counts, nor which of two settings it means.
+            # A usual name can be ambiguous: the batch of one GPU or of all, or one of two settings of this name.
             of_one_process = key == "data.batch_size" and wanted.gpus > 1
             is_alone = last_names.count(key.rpartition(".")[2]) == 1
             if of_one_process or not is_alone or not self.is_open(key):
@@ -153,10 +153,10 @@ class _Writer:
                 self.say(Phrase((key,), entries))
             elif len({path[-1] for path in places}) == 1 < len(places):
                 named = " or ".join(map(".".join, places))
-                self.remarks.append(f"{key}: {named} may be meant: say which by --map {key}=PATH")
+                self.remarks.append(f"{key}: it could be {named}: choose one by --map {key}=PATH")
 
     def drop_options_of_workers(self) -> None:
-        """Switch off options that a loader refuses without workers, if the config now has no workers."""
+        """If the settings ask for no workers, switch off the options that a loader without workers refuses."""
         if self.wanted.settings.get(WORKERS) != 0:
             return
         written = [path for path in self._taken if "num_workers" in path[-1]]
@@ -167,7 +167,7 @@ class _Writer:
                 self.say(Phrase((key,), entries))
 
     def is_open(self, key: str) -> bool:
-        """Whether a setting looks for its place: a loader refuses options of workers where it has none."""
+        """Whether a setting is not yet written. False for options of workers if the number of workers has no entry."""
         section, settings = self.tree.get(SECTION), self.wanted.settings
         in_section = isinstance(section, dict) and key in section
         without_workers = key in (PERSISTENT, PREFETCH) and WORKERS in settings and WORKERS not in self.said
@@ -193,15 +193,15 @@ def _with_section(document: Document, settings: Mapping[str, Value]) -> Document
 
 
 def _mapped_places(document: Document, key_map: Mapping[str, str]) -> dict[str, Path]:
-    """The entry that each path names. Raises UsageError where there is none, or where two are the same."""
+    """The entry for each path. Raises UsageError if an entry is missing, or if two settings name the same entry."""
     places = {key: _by_path(document, key, path) for key, path in key_map.items()}
     if len({*places.values()}) < len(places):
-        raise UsageError("--map gives several settings one place of the config.", _MAP_HINT)
+        raise UsageError("--map gives several settings the same entry of the config.", _MAP_HINT)
     return places
 
 
 def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, kind: ConfigKind) -> Scalar:
-    """A setting's value as the config says it at the path that a person named. Raises UsageError where it cannot."""
+    """A setting's value in the config's vocabulary, for the entry of --map. Raises UsageError if it has none."""
     present = at(tree, path)
     option = f"--map {key}={'.'.join(path)}"
     entries = (
@@ -216,9 +216,9 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
 
 
 def _by_path(document: Document, key: str, path: str) -> Path:
-    """The entry that ``--map key=path`` names. Raises UsageError unless there is one, with a single value."""
+    """The entry that ``--map key=path`` names. Raises UsageError if it is missing, or is a mapping or a list."""
     option, parts = f"--map {key}={path}", tuple(re.sub(r"\[([0-9]{1,9})\]", r".\1", path).split("."))
-    found = (path,) if path in document.tree else parts  # a key at the top may have dots
+    found = (path,) if path in document.tree else parts  # a top-level key may contain dots
     if not holds(at(document.tree, found[:-1]), found[-1]) or isinstance(at(document.tree, found), dict | list):
         raise UsageError(f"{option}: the config has no single value at {path!r}.", _MAP_HINT)
     try:

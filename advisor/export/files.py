@@ -1,4 +1,4 @@
-"""Writing files byte for byte; a reader sees the old content or the new, and never half of it."""
+"""Write files byte for byte. A reader sees either the old or the new content, never a part of it."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ from advisor.records import TargetSpec
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write bytes, or text as UTF-8, through a temporary sibling that is synced and renamed; a file keeps its mode.
+    """Write bytes, or text as UTF-8, to a temporary file that is synced and then renamed. The file keeps its mode.
 
-    A symbolic link stays one: the file it points to is replaced. Line endings are written as they are in the text.
-    Raises UsageError when the folder is missing or the file cannot be written.
+    A symbolic link stays; the file to which it points is replaced. Line endings are not changed. Raises UsageError if
+    the folder is missing or the file cannot be written.
     """
     raw = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
@@ -28,8 +28,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
             umask = os.umask(0)
             os.umask(umask)
             replace_whole(target, raw, 0o666 & ~umask)
-        else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
-            # Without waiting for a pipe's reader, who may never come.
+        else:  # a device or a pipe (/dev/stdout) is written to, not replaced
+            # O_NONBLOCK: do not wait for a pipe's reader, which may never come.
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.set_blocking(descriptor, True)
             with os.fdopen(descriptor, "wb") as file:
@@ -40,14 +40,14 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError for a path at which no file could be written later."""
+    """Raise UsageError if no file could be written to this path later."""
     _check_place(path)
     try:
-        replaced = stat.S_ISREG(path.stat().st_mode)  # a device or a pipe, such as /dev/stderr, is written to
+        replaced = stat.S_ISREG(path.stat().st_mode)  # devices and pipes are written to
         allowed = os.access(path, os.W_OK)
     except FileNotFoundError:
         replaced = allowed = True
-    except (OSError, ValueError):  # no file can have that name, or links lead in a circle
+    except (OSError, ValueError):  # the name is impossible, or its links form a circle
         replaced = allowed = False
     if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{path} cannot be written.", "Name a file that you may write.")
@@ -60,14 +60,14 @@ def _check_place(path: Path) -> None:
         raise UsageError(f"the folder {path.parent} does not exist.", "Make it first, or name another file.")
 
 
-# The target that a file of ours names: in the comments of a settings file, in the first lines of a Python file.
+# The target in our files: in the comments of a settings file, and in the first lines of a Python file.
 _OF_TARGET = re.compile(r"^# target: (.+)$|x \([^)]*\).*, for (\S+) on ", re.M)
 _HEAD_BYTES = 4096
 _MARK = "perf-advisor"
 
 
 def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
-    """Raise UsageError if a file of ours holds the settings of another target. ``hint`` says what to do."""
+    """Raise UsageError if the path is our file with settings of another target. ``hint`` says what to do."""
     head = _head_of(path)
     found = _OF_TARGET.search(head) if _MARK in head else None
     named = (found[1] or found[2]).strip() if found else ""
@@ -76,10 +76,10 @@ def check_target_of(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
-    """Raise UsageError for a file that an export must not replace unasked: another target's, or maybe the person's own.
+    """Raise UsageError if an export must not replace a file unasked: another target's file, or maybe the user's own.
 
-    Our files name perf-advisor at their beginning. A changed copy of a person's file is known by ``.tuned`` in its name
-    alone: under another name it may be the person's own.
+    Our files contain "perf-advisor" at their beginning. A changed copy of a user's file is recognised only by
+    ``.tuned`` in its name; under another name it may be the user's own file.
     """
     head = _head_of(path)
     if head.strip() and _MARK not in head and ".tuned" not in Path(path).suffixes:
@@ -88,7 +88,7 @@ def check_replaceable(path: str | Path, target: TargetSpec, hint: str) -> None:
 
 
 def _head_of(path: str | Path) -> str:
-    """Return the start of a file, or an empty text where it is missing or cannot be read."""
+    """Return the beginning of a file, or an empty text if it is missing or cannot be read."""
     with contextlib.suppress(OSError):
         if is_file(path):
             with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""The JSON report, ``schema: 2``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
+"""The JSON report, ``schema: 2``: all measurements of a session, in builtin types (seconds, milliseconds, bytes)."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from advisor.report.verdict import verdict
 from advisor.version import __version__
 
 SCHEMA = 2
-# Fields of records by their dotted paths. Each has its last part for a name, unless another stands before ``=``.
+# The fields of records, by their dotted paths. A field's name is the last part of its path, or the text before ``=``.
 _COMPARISON = "speedup ci_low ci_high"
 _RESULT = """batch_size disturbed energy_j_per_sample gpu event_step_ms latency peak_allocated_bytes peak_reserved_bytes
     device_used_bytes startup_s build_s prepare_s warmup_s warmup_steps skipped_steps wall_s notes"""
@@ -41,17 +41,17 @@ def json_text(state: SessionState, request: Request) -> str:
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:
-    """The value as strict JSON in ASCII, which steers no terminal: a program that reads it gets every text back."""
+    """The value as strict JSON in ASCII. All texts survive, and escape sequences do not reach a terminal."""
     return json.dumps(_finite(value), indent=indent)
 
 
 def report(state: SessionState, request: Request, version: str = __version__) -> Json:
-    """The report of a session, also of one that has not ended: unknown fields are null or empty.
+    """The report of a session. While the session runs, unknown fields are null or empty.
 
-    ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
-    ``contribution`` is what a candidate that was measured with others adds to them.
-    ``trials`` are the candidates, the control among them, followed by the recipes that proposed none. ``efficiency`` is
-    the speed-up of several GPUs over one as a share of their number. Every value can be written as strict JSON.
+    ``speedup`` is always the ratio of samples per second to the baseline's. ``gain`` is the gain in the session's
+    objective. ``contribution`` is the gain of one candidate over the other settings with which it was measured.
+    ``trials`` are the candidates with the control, then the recipes without candidates. ``efficiency`` is the speed-up
+    of several GPUs over one, divided by their number. Every value can be written as strict JSON.
     """
     facts, finished, failure, found = state.facts, state.finished, state.failure, state.verification
     profile, points, scaling = state.profile, sweep_of(state), state.scaling
@@ -64,7 +64,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
         "arguments": arguments_without_secrets(request.target.arguments)[0],
         **_fields(request, "objective memory_limit_bytes latency_limit_ms evaluate min_score max_drop budget_s seed"),
         "result": verdict(state),
-        "hardware": facts.hardware if facts else state.hardware,  # it has what other programs use
+        "hardware": facts.hardware if facts else state.hardware,  # facts also have the load by other programs
         "versions": facts.versions if facts else {},
         "workload": facts.workload if facts else None,
         "baseline": _with_tokens(_baseline(state.baseline, profile), facts),
@@ -91,7 +91,7 @@ def report(state: SessionState, request: Request, version: str = __version__) ->
 
 
 def _finite(value: Any) -> Any:
-    """Records as built-in values that JSON has, with None for numbers that are not finite."""
+    """Records as JSON's types, with None for infinite numbers and NaN."""
     return json.loads(json.dumps(msgspec.to_builtins(value, str_keys=True)), parse_constant=lambda _: None)
 
 
@@ -99,7 +99,7 @@ def _finite(value: Any) -> Any:
 
 
 def _fields(record: Any, paths: str) -> Json:
-    """The values at paths from a record; None for each where a record on its way is missing."""
+    """The values at these paths of a record; None if a record on a path is missing."""
     found: Json = {}
     for text in paths.split():
         name, _, path = text.rpartition("=")
@@ -111,7 +111,7 @@ def _fields(record: Any, paths: str) -> Json:
 
 
 def _whole(record: Any, more: str) -> Json | None:
-    """All fields of a record, and these properties of it; None where there is no record."""
+    """All fields of a record, and its properties ``more``; None without a record."""
     return {**msgspec.to_builtins(record), **_fields(record, more)} if record else None
 
 

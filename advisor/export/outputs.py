@@ -1,4 +1,4 @@
-"""Writes the files that the command line asked for."""
+"""Write the files for which the command line asked."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Verify = Callable[[Exported], None]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The outcome: a sentence for each output written, and an error for each output that failed."""
+    """The result: a sentence for each written output, and an error for each failed output."""
 
     sentences: tuple[str, ...]
     errors: tuple[AdvisorError, ...]
@@ -27,17 +27,17 @@ class Written:
 def write_outputs(
     state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, verify: Verify | None = None
 ) -> Written:
-    """Write every output that was asked for. An output that fails does not stop the others.
+    """Write every requested output. If one fails, the others are still written.
 
-    A session that measured nothing leaves only its JSON report; one without a profile leaves no trace. ``verify`` is
-    called with the export once it is written, before the reports, which contain its result.
+    A session that measured nothing writes only the JSON report; a session without a profile writes no trace.
+    ``verify`` is called after the export is written, and before the reports, because they contain its result.
     """
     found = Found(state, request, outputs, catalog)
     wanted = [(path, format_for(option, path, outputs)) for option, path in outputs.files.items()]
     possible = [(path, form) for path, form in wanted if state.baseline or not form.needs_baseline]
     sentences: list[str] = []
     errors: list[AdvisorError] = []
-    # Exports come first, for the reports say whether they work; standard output last: its reader may have left.
+    # Exports first, since the reports say whether they work. Standard output last, since its reader may be gone.
     for path, form in sorted(possible, key=lambda one: (one[0] == STANDARD_OUTPUT, not one[1].applies_settings)):
         try:
             files = list(form.files(found, path))
@@ -64,9 +64,9 @@ def write_outputs(
 
 
 def diff_of(found: Found) -> str:
-    """The change of the user's config or own file as a diff. Raises AdvisorError where there is none."""
+    """The change of the user's config or own file as a diff. Raises AdvisorError if there is no such file."""
     offers = ((form, form.offer(found.outputs)) for form in FORMATS)
     shown = next((form for form, offer in offers if offer and offer.language == "diff"), None)
     if shown is None:
-        raise UsageError("there is no file of yours to show a diff of.", "Name a script, a build() or a --config FILE.")
+        raise UsageError("you named no file that a diff could show.", "Name a script, a build() or a --config FILE.")
     return shown.preview(found)

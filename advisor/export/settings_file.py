@@ -16,14 +16,14 @@ from advisor.version import __version__
 
 
 def settings_yaml(state: SessionState, settings: Mapping[str, Value], *, target: str = "", beside: str = "") -> str:
-    """Settings as YAML text for ``Settings.from_yaml``, one ``key: value`` a line under comment lines.
+    """Settings as YAML text for ``Settings.from_yaml``: comment lines, then one ``key: value`` per line.
 
-    The comments say where the figures come from, and each setting's effect alone when it was measured. ``beside`` is
-    the patched config that says the other settings of the stack. Raises UsageError for what is not a setting.
+    The comments say where the figures come from, and the effect of each setting that was measured alone. ``beside`` is
+    the patched config that has the other settings of the stack. Raises UsageError for a value that is not a setting.
     """
     checked = Settings(settings)
     header = list(_header(state, checked, target, beside))
-    # What YAML takes for a line's end, or does not take, would end its comment: blanks stand for it.
+    # Line ends, and characters that YAML refuses, would end a comment. They are replaced by blanks.
     header = ["".join(one if one.isprintable() else " " for one in f"# {line}").rstrip() for line in header]
     effects = {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
     entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
@@ -46,7 +46,7 @@ def _header(state: SessionState, settings: Settings, target: str, beside: str) -
         yield "versions: " + ", ".join(f"{name} {version}" for name, version in state.facts.versions.items())
     stack = state.stack
     if beside and stack and stack.comparison:
-        yield f"the settings that {beside} has no place for"
+        yield f"the settings that could not be written into {beside}"
         yield f"speed-up together with those in {beside}: {stack_line(stack, state)}"
     else:
         yield from _effect(state, settings)
@@ -59,7 +59,7 @@ def _effect(state: SessionState, settings: Settings) -> Iterator[str]:
     if scaling and settings and settings == scaling.all_settings:
         best = scaling.row(scaling.best)
         if best and (found := comparison_of(best)):
-            yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {format_interval(found)}"
+            yield f"speed-up on {scaling.gpus} GPUs over one GPU with its best settings: {format_interval(found)}"
         if gpus_to_start(state, settings) > 1:
             yield f"start: {launch_command(scaling)}"
     elif stack and stack.pending and settings == stack.settings:

@@ -1,1 +1,1 @@
-"""Changes of models and datasets by recipes. Exported code contains these modules: they import nothing of ours."""
+"""The changes that recipes make to models and datasets. They are exported as code, so they stand alone."""

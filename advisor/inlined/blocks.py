@@ -1,4 +1,4 @@
-"""The blocks that a model repeats, such as the layers of a transformer."""
+"""Find the blocks that a model repeats (a transformer's layers, for example)."""
 
 import torch
 
@@ -8,9 +8,9 @@ LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict)
 def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Module]]]:
     """Return the blocks that a model repeats, as groups of (qualified name, module); most parameters first.
 
-    A block has parameters and submodules, and stands in a Sequential, ModuleList or ModuleDict beside another of its
-    class. Outer blocks count before inner ones, if two of them have the same shapes: this finds the layers of a
-    transformer, not its stages or experts.
+    A block has parameters and submodules. It is in a Sequential, ModuleList or ModuleDict with another block of its
+    class. Outer blocks are preferred to inner blocks if two of them have the same shapes. So the layers of a
+    transformer are found, not its stages or experts.
     """
     groups: dict[object, list[tuple[str, torch.nn.Module]]] = {}
     for name, block in {id(block): (name, block) for name, block in blocks_below("", model)}.values():
@@ -20,9 +20,9 @@ def repeated_blocks(model: torch.nn.Module) -> list[list[tuple[str, torch.nn.Mod
 
 
 def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the repeated blocks to compile one by one: kinds with at least three blocks per shape.
+    """Return the repeated blocks to compile one by one: the kinds with at least three blocks per shape.
 
-    Other kinds, as the stages of a convolutional network, take as long as the whole model. All, if no kind has enough.
+    Other kinds (a CNN's stages) compile as slowly as the whole model. If no kind has enough, return all blocks.
     """
     groups = [[block for _, block in group] for group in repeated_blocks(model)]
     chosen: list[torch.nn.Module] = []
@@ -34,11 +34,11 @@ def blocks_to_compile(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def blocks_below(prefix: str, module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """Return the blocks inside a module, by names that begin with a prefix."""
+    """Return the blocks inside a module, with names that begin with a prefix."""
     kinds: dict[object, list[tuple[str, torch.nn.Module]]] = {}
     if isinstance(module, (torch.nn.Sequential, *LISTS)):
         for name, child in module.named_children():
-            # A bare ModuleList is not called as a whole; a class that is made from one may be.
+            # A plain ModuleList has no forward; a subclass may have one.
             called = not isinstance(child, LISTS) or type(child).forward not in [kind.forward for kind in LISTS]
             has_parts = next(child.children(), None) is not None and next(child.parameters(), None) is not None
             if called and has_parts:
@@ -56,10 +56,10 @@ def blocks_below(prefix: str, module: torch.nn.Module) -> list[tuple[str, torch.
 
 
 def kind_of(block: torch.nn.Module) -> object:
-    """Return the class of a block, and for a plain Sequential the classes inside."""
+    """Return the class of a block; for a plain Sequential, also the classes of its modules."""
     return type(block), tuple(map(type, block.modules())) if type(block) is torch.nn.Sequential else ()
 
 
 def shape_of(block: torch.nn.Module) -> object:
-    """Return a block's kind with the shapes of its parameters; equal for blocks that share compiled code."""
+    """Return a block's kind and the shapes of its parameters. Blocks with equal results share compiled code."""
     return kind_of(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters())

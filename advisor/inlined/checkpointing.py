@@ -1,4 +1,4 @@
-"""Repeated blocks that keep their inputs only, and run again in the backward pass."""
+"""Activation checkpoints: repeated blocks keep only their inputs, and run again in the backward pass."""
 
 import contextlib
 import functools
@@ -17,14 +17,14 @@ def recomputed(block: torch.nn.Module, *args: typing.Any, **kwargs: typing.Any) 
         return forward(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 
     options: dict[str, typing.Any] = {"use_reentrant": False}
-    if not torch.compiler.is_compiling():  # compiled code updates the statistics of norms once
+    if not torch.compiler.is_compiling():  # compiled code updates the norms' statistics only once anyway
         options["context_fn"] = lambda: (contextlib.nullcontext(), StatisticsAside(block))
-    # The states of the random generators are kept for the devices of tensors that are given by position.
+    # By position: checkpoint() restores random states only for the devices of its positional arguments.
     return torch.utils.checkpoint.checkpoint(by_position, *args, *kwargs.values(), **options)
 
 
 class StatisticsAside:
-    """A context in which a block's norms update copies of their running statistics. It may be entered again inside."""
+    """A context in which a block's norms update only copies of their running statistics. It can be nested."""
 
     def __init__(self, block: torch.nn.Module) -> None:
         self.block = block
@@ -49,6 +49,6 @@ def checkpoint_blocks(blocks: typing.Iterable[torch.nn.Module]) -> None:
 
 
 def checkpoints_itself(model: torch.nn.Module) -> bool:
-    """Whether a model has a switch for checkpoints, and it is on (Hugging Face's)."""
+    """Whether a model's own switch for activation checkpoints is on (Hugging Face models have one)."""
     switch = hasattr(model, "gradient_checkpointing_disable")
     return switch and any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules())

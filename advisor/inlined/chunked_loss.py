@@ -1,4 +1,4 @@
-"""The cross-entropy of a large vocabulary in chunks of rows: the last linear layer leaves its scores to the loss."""
+"""The cross-entropy of a large vocabulary in chunks of rows. The loss computes the scores of the last linear layer."""
 
 from typing import Any
 
@@ -7,25 +7,25 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-_LARGE = 16_384  # outputs from which a layer's scores are most of a step's memory; a vocabulary
-_CHUNKS = 8  # into which the rows are divided: an eighth of the scores is in memory at once
+_LARGE = 16_384  # with so many outputs (a vocabulary), a layer's scores are most of a step's memory
+_CHUNKS = 8  # the number of chunks of rows: only an eighth of the scores is in memory at a time
 
 
 def chunk_loss(model: torch.nn.Module) -> None:
-    """Have the last layer of a model leave its scores to the loss, in place. Parameters stay the objects they are."""
+    """Make a model's last layer leave its scores to the loss. The model is changed in place, its parameters are not."""
     if head := large_head(model):
         head.__class__ = ChunkedHead
 
 
 def large_head(model: torch.nn.Module) -> torch.nn.Linear | None:
-    """The last layer of a model, if it is PyTorch's linear one with the outputs of a large vocabulary."""
+    """The last layer of a model, if it is a ``torch.nn.Linear`` with as many outputs as a large vocabulary."""
     layers = [module for module in model.modules() if [*module.named_parameters(recurse=False)]]
     last = layers[-1] if layers else None
     return last if type(last) is torch.nn.Linear and last.out_features >= _LARGE else None
 
 
 class ChunkedHead(torch.nn.Linear):
-    """A linear layer that returns :class:`Scores` while a training records gradients."""
+    """A linear layer that returns :class:`Scores` in training while autograd records."""
 
     def forward(self, input: Tensor) -> Any:  # noqa: A002
         """The scores of the inputs (..., in_features)."""
@@ -39,15 +39,15 @@ class ChunkedHead(torch.nn.Linear):
 class Scores:
     """The outputs of a linear layer (..., classes), which cross_entropy computes in chunks of rows.
 
-    They stay so in slices, ``view(-1, classes)`` and what else keeps the classes in the last dimension, and in
-    ``transpose(1, 2)`` of three dimensions. Anything else is done with the tensor of all outputs.
+    Slices, ``view(-1, classes)`` and other operations that keep the classes in the last dimension return Scores, and
+    so does ``transpose(1, 2)`` of three dimensions. All other operations use the tensor of all outputs.
     """
 
     def __init__(self, hidden: Tensor, head: torch.nn.Linear, dtype: torch.dtype, *, swaps: bool = False) -> None:
         self.hidden = hidden
         self.head = head
         self.dtype = dtype
-        self.swaps = swaps  # the last two dimensions
+        self.swaps = swaps  # whether the last two dimensions are swapped
         self.device = hidden.device
         shape = [*hidden.shape[:-1], head.out_features]
         self.shape = torch.Size([shape[0], shape[2], shape[1]] if swaps else shape)
@@ -55,7 +55,7 @@ class Scores:
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch: cross_entropy in chunks of rows, others with the tensor of all scores."""
+        """Call a PyTorch function: cross_entropy in chunks of rows, other functions with the tensor of all scores."""
         given = kwargs or {}
         if function is functional.cross_entropy and (loss := _in_chunks(*args, **given)) is not None:
             return loss
@@ -77,7 +77,7 @@ class Scores:
         return Scores(self.hidden.reshape(*sizes[:-1], self.head.in_features), self.head, self.dtype)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """The scores with dimensions made one."""
+        """The scores with several dimensions merged into one."""
         if self.swaps or end_dim in (-1, self.ndim - 1):
             return self.whole().flatten(start_dim, end_dim)
         return Scores(self.hidden.flatten(start_dim, end_dim), self.head, self.dtype)
@@ -97,7 +97,7 @@ class Scores:
         return Scores(self.hidden[index], self.head, self.dtype)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one of its numbers."""
+        """The shape, or the size of one dimension."""
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
@@ -105,7 +105,7 @@ class Scores:
         return self.ndim
 
     def contiguous(self) -> Any:
-        """These scores."""
+        """Return these scores, which have no memory layout."""
         return self
 
     def __mul__(self, other: Any) -> Any:
@@ -126,7 +126,7 @@ class Scores:
 def _in_chunks(
     scores: Any, target: Any, *others: Any, ignore_index: int = -100, reduction: str = "mean", **options: Any
 ) -> Tensor | None:
-    """The cross-entropy of scores; None if they are not rows of classes, or the loss has unusual arguments."""
+    """The cross-entropy of scores; None if they are not rows of classes or if the loss has unusual arguments."""
     has_rows = isinstance(scores, Scores) and (scores.ndim == 2 or scores.swaps)
     is_usual = target.dtype is torch.int64 and reduction in ("mean", "sum") and not options.pop("label_smoothing", 0.0)
     if not has_rows or not is_usual or not all(one is None for one in (*others, *options.values())):
@@ -137,7 +137,7 @@ def _in_chunks(
 
 
 class _Chunked(torch.autograd.Function):
-    """The sum of the losses of rows (rows, features); the gradients are computed with it, while a chunk is there."""
+    """The sum of the losses of rows (rows, features). The gradients of a chunk are computed together with its loss."""
 
     @staticmethod
     def forward(context: Any, *given: Any) -> Any:
@@ -154,7 +154,7 @@ class _Chunked(torch.autograd.Function):
                 part, labels = hidden[first : first + rows].to(dtype), target[first : first + rows]
                 logs = functional.log_softmax(functional.linear(part, weight, bias), -1, dtype=exact)
                 loss = functional.nll_loss(logs, labels, ignore_index=ignore_index, reduction="sum")
-                total = total + loss  # not in place: PyTorch 2.11 compiles a result changed in place without gradients
+                total = total + loss  # not in place: PyTorch 2.11's compiler loses gradients of in-place results
                 counts = labels != ignore_index
                 gradient = logs.exp_()
                 gradient.scatter_add_(1, labels.where(counts, 0)[:, None], gradient.new_full((len(labels), 1), -1.0))

@@ -1,4 +1,4 @@
-"""The code of a recipe for people: the source of functions in ``inlined/``, and a call of them."""
+"""A recipe's code for people: the source of functions in ``inlined/``, and a call of one of them."""
 
 import ast
 from importlib import import_module
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def names_in(module: str, room: str = "inlined") -> dict[str, Any]:
-    """The functions of a module, for a process that applies a setting: it imports torch."""
+    """The functions of a module, for a process that applies a setting. This imports torch."""
     return vars(import_module(f"advisor.{room}.{module}"))
 
 
 def code_of(module: str, call: str) -> str:
-    """The functions of a module of ``advisor/inlined/`` and a call of one, as Python without this package.
+    """The functions of a module in ``advisor/inlined/`` and a call of one, as Python code without this package.
 
     The file is read, not imported: the app's process never imports torch.
     """

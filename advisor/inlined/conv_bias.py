@@ -1,4 +1,4 @@
-"""Convolutions without the bias that a norm after them removes."""
+"""Remove biases of convolutions if the norm after the convolution subtracts the bias anyway."""
 
 import functools
 from typing import Any
@@ -14,20 +14,20 @@ NORMS = (
 
 
 def removable_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return the convolutions with a bias and the norm after each, except where only the norm is frozen."""
+    """Return the convolutions that have a bias, each with the norm after it; but not if only the norm is frozen."""
     biased = [(layer, norm) for layer, norm in pairs if isinstance(layer, CONVOLUTIONS) and layer.bias is not None]
     return [(layer, norm) for layer, norm in biased if isinstance(norm, NORMS) and norm.training == model.training]
 
 
 def remove_conv_biases(model: nn.Module, pairs: list[tuple[Any, Any]]) -> None:
-    """Remove biases of convolutions that the batch norm after them subtracts, in place.
+    """Remove, in place, the biases of convolutions if the norm after them subtracts the biases anyway.
 
-    ``pairs`` are a convolution and the norm that alone takes its output. The bias parameters stay in the model and its
-    state dict as zeros, unused and not trained. Running means take off their values, also those loaded later.
+    ``pairs`` are convolutions, each with a norm that is the only user of its output. The biases stay in the state dict
+    as zeros that are not trained. Their old values (and those loaded later) are subtracted from the running means.
     """
     biased = removable_biases(model, pairs)
     take_off(biased)
-    if biased:  # a model of TorchScript has none, and takes no such hook
+    if biased:  # TorchScript models have no biases here, and take no such hook
         model.register_load_state_dict_post_hook(functools.partial(take_off, biased))
 
 
@@ -39,4 +39,4 @@ def take_off(pairs: list[tuple[Any, Any]], *_: Any) -> None:
         if norm.running_mean is not None:
             norm.running_mean -= bias
         bias.zero_()
-        vars(layer)["bias"] = None  # the forward pass reads this; the state dict has the parameter
+        vars(layer)["bias"] = None  # hides the parameter from the forward pass, not from the state dict

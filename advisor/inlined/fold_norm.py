@@ -1,4 +1,4 @@
-"""Batch norms of evaluation, folded into the convolution or linear layer before them."""
+"""Fold batch norms in evaluation mode into the convolutions or linear layers before them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch
 
 
 def is_foldable(layer: Any, norm: Any) -> bool:
-    """Whether PyTorch can fold a norm into a layer; the layer must own its weight."""
+    """Whether PyTorch can fold a norm into a layer. The layer's weight must be a parameter."""
     simple = type(layer) in (torch.nn.Linear, *CONVOLUTIONS) or (type(layer) in TRANSPOSED and layer.groups == 1)
     has_statistics = isinstance(norm, NORMS) and norm.running_mean is not None
     return simple and has_statistics and isinstance(layer.weight, torch.nn.Parameter)
@@ -20,7 +20,7 @@ def is_foldable(layer: Any, norm: Any) -> bool:
 def fold_batch_norms(model: torch.nn.Module, pairs: list[tuple[Any, Any]]) -> None:
     """Fold batch norms into the layers before them where possible, in place. A folded norm becomes an Identity.
 
-    ``pairs`` are a layer and the norm that alone takes its output.
+    ``pairs`` are layers, each with a norm that is the only user of its output.
     """
     folded = {norm: layer for layer, norm in pairs if is_foldable(layer, norm)}
     for norm, layer in folded.items():

@@ -1,4 +1,4 @@
-"""Batches padded to few lengths: a collate function that lengthens its batches as their own tails are filled."""
+"""A collate function that pads batches to few lengths, with the padding values that the batches already have."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,21 +6,21 @@ from typing import Any
 
 import torch
 
-_RANK = 2  # of a batch of sequences of numbers
-_BY_CHANCE = 2  # equal values at the end of a sample that need be no padding; a count
-_EXAMPLES = 5  # batches that are read to learn from
-_USUAL_SIZE = 32  # of those batches, where the loader's is not known
+_RANK = 2  # the dimensions of a batch of number sequences
+_BY_CHANCE = 2  # up to so many equal values at the end of a sample may be no padding
+_EXAMPLES = 5  # the number of batches from which padding is learnt
+_USUAL_SIZE = 32  # the size of those batches, if the loader's batch size is unknown
 
 
 class PadsToMultiple:
-    """A collate function that pads sequences to a multiple of a length, the second size of their tensors.
+    """A collate function that pads the sequences of a batch to a multiple of a length (the tensors' second size).
 
-    The length is that of the ``leading`` tensor, the first whose samples end in padding. Other tensors of that length,
-    such as masks and labels, are padded too, each with its own padding value. A batch with a tensor of this length but
-    other padding values stays unchanged. ``fills`` are the padding values, by the place of the tensor.
+    The length is taken from the ``leading`` tensor, the first with samples that end in padding. Other tensors of that
+    length (masks, labels) are padded too, each with its own padding value. A batch is not changed if the padding value
+    of such a tensor is unknown. ``fills`` are the padding values, by the index of the tensor.
 
-    A batch is never padded beyond the ``longest`` length seen while learning, where a table of positions may end.
-    Workers learn from their own batches what was not learnt before they started.
+    A batch is never padded beyond the ``longest`` length seen while learning: a table of positions may end there.
+    Values that were not learnt before the workers started are learnt by each worker from its own batches.
     """
 
     def __init__(self, collate: Callable[[Any], Any], multiple: int) -> None:
@@ -32,7 +32,7 @@ class PadsToMultiple:
         self.places: set[int] = set()
 
     def learn(self, batches: Iterable[Any]) -> None:
-        """Learn the values and the longest length from batches of the collate function, once for all workers."""
+        """Learn the padding values and the longest length from collated batches, once for all workers."""
         examples = list(map(_tensors_of, batches))
         for tensors in examples:
             self.find(tensors)
@@ -52,14 +52,14 @@ class PadsToMultiple:
         return _mapped(lambda _: next(longer), batch)
 
     def find(self, tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """The values to pad the tensors of a batch with, by their places; empty where not all of them are known."""
+        """The padding values for the tensors of a batch, by their indices; empty if one is unknown."""
         tails = ((place, _tail_of(tensor)) for place, tensor in enumerate(tensors) if _is_sequence(tensor))
         leading, padded = next(((place, tail) for place, tail in tails if tail is not None), (self.leading, None))
         if leading is None or leading >= len(tensors) or not _is_sequence(tensors[leading]):
             return {}
         self.leading, sizes = leading, tensors[leading].shape[:_RANK]
         places = {place for place, one in enumerate(tensors) if _is_sequence(one) and one.shape[:_RANK] == sizes}
-        self.places = self.places & places or places  # a size that is equal by chance is not in the next batch
+        self.places = self.places & places or places  # sizes equal by chance differ in the next batch
         for place in self.places - self.fills.keys() if padded is not None else ():
             values = tensors[place][padded]
             if bool((values == values.flatten()[0]).all()):
@@ -68,14 +68,14 @@ class PadsToMultiple:
 
 
 def padding(loader: Any, multiple: int) -> PadsToMultiple:
-    """Return a collate function for a DataLoader that has learnt from samples all over its dataset."""
+    """Return a padding collate function for a DataLoader. It has learnt from samples of the whole dataset."""
     collate = PadsToMultiple(loader.collate_fn, multiple)
     collate.learn(_examples_of(loader))
     return collate
 
 
 def copy_of(dataset: Any) -> Any:
-    """A copy of a dataset and of datasets inside it, so that workers do not share files opened at the first sample."""
+    """Copy a dataset and its inner datasets, so that files opened at the first sample are not shared with workers."""
     copied = copy.copy(dataset)
     if hasattr(dataset, "dataset"):
         copied.dataset = copy_of(dataset.dataset)
@@ -83,7 +83,7 @@ def copy_of(dataset: Any) -> Any:
 
 
 def _examples_of(loader: Any) -> Iterator[Any]:
-    """Yield batches of samples from all over a DataLoader's dataset, which is read by number in this process."""
+    """Yield batches of samples from the whole dataset of a DataLoader, read by index in this process."""
     dataset = copy_of(loader.dataset)
     count = min(len(dataset), _EXAMPLES * (loader.batch_size or _USUAL_SIZE))
     with torch.random.fork_rng(devices=[]):
@@ -98,9 +98,9 @@ def _is_sequence(tensor: torch.Tensor) -> bool:
 
 
 def _tail_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The padding value of each sample of a batch; None if the batch does not show it.
+    """A mask of the padding in a batch; None if the batch does not show its padding.
 
-    At least half of the samples must end in one value, repeated a different number of times, and none hold only that.
+    At least half of the samples must end in the same value, with different counts; none may hold only this value.
     """
     last = tensor[:, -1].flatten().sort().values
     value = last[len(last) // 2]
@@ -119,7 +119,7 @@ def _tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def _mapped(function: Callable[[torch.Tensor], Any], part: Any) -> Any:
-    """A copy of a batch with each tensor replaced, depth first."""
+    """A copy of a batch with each tensor replaced by the function's result, depth first."""
     if isinstance(part, torch.Tensor):
         return function(part)
     if isinstance(part, Mapping):

@@ -1,4 +1,4 @@
-"""Attention masks that mask nothing, left out of batches by a collate function, which looks at each batch."""
+"""A collate function that removes attention masks without effect. It checks each batch."""
 
 import copy
 import functools
@@ -9,7 +9,7 @@ import torch
 
 
 def masks_nothing(name: Any, part: Any) -> bool:
-    """Whether a part of a batch is a mask without effect: all 1 for attention, all 0 for padding or added to scores."""
+    """Whether a part of a batch is a mask without effect: attention all 1, or padding or added values all 0."""
     is_plain = isinstance(part, torch.Tensor) and part.layout is torch.strided and not part.is_nested
     if not is_plain or not str(name).endswith(("attention_mask", "attn_mask", "padding_mask")):
         return False
@@ -18,7 +18,7 @@ def masks_nothing(name: Any, part: Any) -> bool:
 
 
 def without_empty_masks(batch: Any) -> Any:
-    """A batch without the masks that mask nothing, which are entries of mappings; lists and tuples may hold these."""
+    """Remove masks without effect from a batch. Masks are entries of mappings, which may be in lists and tuples."""
     if type(batch) in (list, tuple):
         return type(batch)(map(without_empty_masks, batch))
     named = batch.items() if isinstance(batch, MutableMapping) else ()
@@ -30,7 +30,7 @@ def without_empty_masks(batch: Any) -> Any:
 
 
 def dropping_masks(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A collate function whose batches have no masks that mask nothing; it can be sent to workers."""
+    """A collate function that also removes masks without effect. It can be pickled for workers."""
     return functools.partial(_collated, collate)
 
 

@@ -1,7 +1,7 @@
-"""A dataset in memory, kept on the device; its batches are gathered and transformed there as a whole.
+"""Keep a dataset on the device, and gather and transform whole batches there.
 
-A TensorDataset, and datasets of torchvision that hold their images as bytes (MNIST, CIFAR, SVHN, USPS and their kin)
-with transforms that have a form for batches. Random ones draw for each image, in the order in which torchvision draws.
+It works for TensorDataset, and for torchvision's datasets with images as bytes in memory (MNIST, CIFAR, SVHN, USPS and
+the like) whose transforms can be applied to batches. Random transforms draw for each image, in torchvision's order.
 """
 
 from typing import Any
@@ -11,30 +11,30 @@ from torch.utils.data import default_collate
 
 
 class Batch(list[torch.Tensor]):
-    """A batch that was read at once."""
+    """A batch that was read as a whole."""
 
 
 class TensorsOnDevice(torch.utils.data.TensorDataset):
-    """A TensorDataset whose batch is read at once; PyTorch's loaders ask for it by ``__getitems__``."""
+    """A TensorDataset that reads a batch as a whole. PyTorch's loaders call its ``__getitems__``."""
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """The batch of these samples, as ``default_collate`` would make it of them."""
+        """The batch of these samples, equal to the result of ``default_collate``."""
         chosen = torch.tensor(indices).to(self.tensors[0].device, non_blocking=True)
         return Batch(tensor[chosen] for tensor in self.tensors)
 
 
 class ImagesOnDevice(torch.utils.data.Dataset[Any]):
-    """The images and labels of a dataset as tensors of a device; PyTorch's loaders ask for a batch by __getitems__.
+    """The images and labels of a dataset as tensors on a device. PyTorch's loaders call its ``__getitems__``.
 
-    Other attributes are those of the dataset itself. Its images are copied once: later changes to them are not seen.
+    Other attributes are the dataset's own. The images are copied once, so later changes to them have no effect.
     """
 
     def __init__(self, dataset: Any, device: Any) -> None:
         self._dataset = dataset
         images = torch.as_tensor(dataset.data)
-        if images.dim() == 3:  # grey, without a dimension of channels
+        if images.dim() == 3:  # grey images without a channel dimension
             images = images[:, None]
-        elif images.shape[-1] == 3:  # channels last, as in pictures
+        elif images.shape[-1] == 3:  # channels last
             images = images.permute(0, 3, 1, 2)
         self._images = images.to(device).contiguous()
         self._labels = torch.as_tensor(getattr(dataset, labels_of(dataset))).to(device, torch.int64)
@@ -61,13 +61,13 @@ class ImagesOnDevice(torch.utils.data.Dataset[Any]):
         return Batch([images, self._labels[chosen]])
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_dataset":  # it is being unpickled
+        if name == "_dataset":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self._dataset, name)
 
 
 def kept_on_device(dataset: Any, device: Any) -> Any:
-    """A dataset's copy on a device, or on the host beyond a tenth of the GPU's memory; itself if its samples change."""
+    """A copy of a dataset on a device (or the host, above 10 % of GPU memory); unchanged if it cannot be kept."""
     if type(dataset) is torch.utils.data.Subset:
         return torch.utils.data.Subset(kept_on_device(dataset.dataset, device), dataset.indices)
     if why_not_kept(dataset):
@@ -83,36 +83,36 @@ def kept_on_device(dataset: Any, device: Any) -> Any:
 
 
 def why_not_kept(dataset: Any) -> str:
-    """The reason that a dataset's samples cannot be read at once from memory; empty where they can be."""
+    """The reason why a dataset's batches cannot be read as a whole from memory; empty if they can."""
     while type(dataset) is torch.utils.data.Subset:
         dataset = dataset.dataset
     if type(dataset) is torch.utils.data.TensorDataset:
         return ""
     if not str(getattr(type(dataset).__getitem__, "__module__", "")).startswith("torchvision.datasets."):
-        return "the dataset is no TensorDataset, and none of torchvision's with images in memory"
+        return "the dataset is neither a TensorDataset nor a torchvision dataset with images in memory"
     if getattr(getattr(dataset, "data", None), "itemsize", 0) != 1 or not labels_of(dataset):
         return "the dataset does not hold its images in memory as bytes"
     if getattr(dataset, "target_transform", None) is not None:
         return "the dataset changes its labels by a target_transform"
     try:
         labels = torch.as_tensor(getattr(dataset, labels_of(dataset)))
-    except (RuntimeError, TypeError, ValueError):  # texts, or of several lengths
+    except (RuntimeError, TypeError, ValueError):  # texts, or lists of different lengths
         labels = torch.empty(0)
     if labels.dim() != 1 or labels.is_floating_point() or labels.dtype is torch.bool:
         return "the dataset's labels are not one integer for each image"
     others = [type(one).__name__ for one in single_steps(dataset.transform) if not _has_form(one)]
-    return f"the dataset's transforms change each sample by itself: {others[0]}" if others else ""
+    return f"the dataset has a transform without a form for batches: {others[0]}" if others else ""
 
 
 def _has_form(transform: Any) -> bool:
-    """Whether a transform can be applied to a batch: not by types of parts, nor with a colour to fill in."""
+    """Whether a transform can be applied to a batch; not if it has types by part, or a colour as its fill."""
     plain = not isinstance(getattr(transform, "dtype", None), dict) and isinstance(getattr(transform, "fill", 0), int)
-    kind = type(transform)  # a class of the user's may have the same name
+    kind = type(transform)  # a user's class may have the same name, so check the module
     return plain and kind.__module__.startswith("torchvision.transforms.") and kind.__name__ in _FORMS
 
 
 def labels_of(dataset: Any) -> str:
-    """The name of the attribute that holds a dataset's labels; empty where none does."""
+    """The name of the attribute with a dataset's labels; empty if there is none."""
     return next((name for name in ("targets", "labels") if getattr(dataset, name, None) is not None), "")
 
 
@@ -124,41 +124,41 @@ def single_steps(transform: Any) -> list[Any]:
 
 
 def collated(batch: Any) -> Any:
-    """The ``collate_fn`` for batches that were read at once, and for samples of a dataset that stayed as it is."""
+    """The ``collate_fn`` for batches that were read as a whole, and for samples of an unchanged dataset."""
     return [*batch] if isinstance(batch, Batch) else default_collate(batch)
 
 
 class _Step:
-    """A transform without random numbers, which takes a batch as it takes an image."""
+    """A transform without random numbers, which works on a batch like on an image."""
 
-    size: tuple[int, ...]  # height and width of the images that it draws for
+    size: tuple[int, ...]  # height and width of the (padded) input images
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
 
     def padded(self, images: torch.Tensor) -> Any:
-        """The images that it draws for."""
+        """The input images, padded if the transform pads them."""
         return images
 
     def draw(self) -> tuple[int, int]:
-        """The random numbers for one image: two, and 0 for those that the transform does not need."""
+        """The two random numbers for one image; 0 for a number that the transform does not need."""
         return 0, 0
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> Any:
-        """A batch (samples, channels, height, width) transformed, with what was drawn for each (samples, 2)."""
+        """Transform a batch (samples, channels, height, width) with the drawn numbers (samples, 2)."""
         return self.transform(images)
 
 
 class _ToTensor(_Step):
-    """Makes numbers from 0 to 1 of bytes. Other transforms to tensors do nothing: these images are tensors."""
+    """Converts bytes to numbers from 0 to 1. Other transforms to tensors do nothing: the images are tensors already."""
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
         is_scaled = type(self.transform).__name__ == "ToTensor"
-        return images.to(torch.get_default_dtype()).div_(255) if is_scaled else images  # a copy already
+        return images.to(torch.get_default_dtype()).div_(255) if is_scaled else images  # `to` made a copy
 
 
 class NormalizeStep(_Step):
-    """Normalises by channel. Mean and deviation stay on the device; torchvision's copies them there for every batch."""
+    """Normalises each channel. Mean and deviation stay on the device; torchvision copies them for each batch."""
 
     def __init__(self, transform: Any) -> None:
         super().__init__(transform)
@@ -166,13 +166,13 @@ class NormalizeStep(_Step):
         self.numbers = torch.tensor(both, dtype=torch.float64)[..., None, None]
 
     def __call__(self, images: torch.Tensor, drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """Images (..., channels, height, width) less the mean, by the standard deviation."""
+        """Subtract the mean from images (..., channels, height, width), and divide them by the standard deviation."""
         self.numbers = self.numbers.to(images)
         return images.sub(self.numbers[0]).div_(self.numbers[1])
 
 
 class _Flip(_Step):
-    """Mirrors the images for which the draw says so."""
+    """Mirrors the images whose drawn number is 1."""
 
     def draw(self) -> tuple[int, int]:
         return int(torch.rand(1) < self.transform.p), 0
@@ -183,20 +183,20 @@ class _Flip(_Step):
 
 
 class _Crop(_Step):
-    """Cuts a part out of each image, at the place that was drawn for it."""
+    """Crops each image at its drawn place."""
 
     def padded(self, images: torch.Tensor) -> Any:
         from torchvision.transforms.functional import pad
 
         one, padding = self.transform, self.transform.padding
         if type(one).__module__.startswith("torchvision.transforms.v2") and isinstance(padding, list):
-            left, right, top, bottom = padding  # the older function has another order
+            left, right, top, bottom = padding  # pad() takes another order
             padding = [left, top, right, bottom]
         return images if padding is None else pad(images, padding, one.fill, one.padding_mode)
 
     def draw(self) -> tuple[int, int]:
         more = [size - wanted for size, wanted in zip(self.size, self.transform.size, strict=True)]
-        newer = type(self.transform).__module__.startswith("torchvision.transforms.v2")  # draws where there is a choice
+        newer = type(self.transform).__module__.startswith("torchvision.transforms.v2")  # draws only if it has a choice
         row, column = (int(torch.randint(0, n + 1, (1,))) if n or (any(more) and not newer) else 0 for n in more)
         return row, column
 
@@ -206,7 +206,7 @@ class _Crop(_Step):
         return parts[torch.arange(len(images), device=images.device), :, drawn[:, 0], drawn[:, 1]]
 
 
-# By the class name of a torchvision transform, the class that does the same to a whole batch.
+# The class name of a torchvision transform -> the class that does the same to a whole batch.
 _FORMS = {
     **dict.fromkeys(("ToTensor", "ToImage", "PILToTensor"), _ToTensor),
     **dict.fromkeys(("RandomHorizontalFlip", "RandomVerticalFlip"), _Flip),

@@ -1,18 +1,18 @@
-"""Linear layers that compute more outputs than they return, so that their sizes suit the tensor cores."""
+"""Pad the outputs of linear layers, so that their sizes suit the tensor cores; the layers return the usual outputs."""
 
 import torch
 
 
 class PaddedLinear(torch.nn.Linear):
-    """A linear layer that multiplies by its weight with rows of zeros added, and returns the usual outputs.
+    """A linear layer that adds rows of zeros to its weight, and returns only the usual outputs.
 
-    The rows are added in each call: the parameters stay the objects that they are, in their usual shapes.
+    The rows are added in each call, so the parameters stay the same objects with their usual shapes.
     """
 
     padded_features: int
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """The outputs without the padded ones."""
+        """The outputs without the padding."""
         more = self.padded_features - self.out_features
         weight = torch.nn.functional.pad(self.weight, (0, 0, 0, more))
         bias = None if self.bias is None else torch.nn.functional.pad(self.bias, (0, more))
@@ -26,13 +26,13 @@ def padded_size(size: int, multiple: int) -> int:
 
 
 def layers_to_pad(model: torch.nn.Module, multiple: int) -> list[torch.nn.Linear]:
-    """Return the linear layers of PyTorch's own class whose outputs can be padded to a multiple."""
+    """Return the layers of the class ``torch.nn.Linear`` whose outputs can be padded to a multiple."""
     linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
     return [layer for layer in linear if padded_size(layer.out_features, multiple) != layer.out_features]
 
 
 def pad_outputs(model: torch.nn.Module, multiple: int) -> None:
-    """Have linear layers compute outputs up to a multiple, in place; they return as many as before."""
+    """Make linear layers compute padded outputs, up to a multiple. They still return as many as before."""
     for layer in layers_to_pad(model, multiple):
         vars(layer)["padded_features"] = padded_size(layer.out_features, multiple)
         layer.__class__ = PaddedLinear

@@ -1,4 +1,4 @@
-"""Layers whose result goes to one other layer only, found by torch.fx in the forward pass."""
+"""Find layers whose result goes to only one other layer, by tracing the forward pass with torch.fx."""
 
 import collections
 from typing import Any
@@ -7,17 +7,17 @@ import torch
 
 
 def layers_in_a_row(model: torch.nn.Module) -> list[tuple[Any, Any]]:
-    """Return pairs of layers: the second is the only user of the first one's result, and both are called once.
+    """Return pairs of layers: the second is the only user of the first layer's result, and both are called once.
 
-    Of a model that cannot be traced as a whole, as where it branches on its input, the parts are traced one by one.
+    If a model cannot be traced as a whole (it branches on its input, for example), its children are traced separately.
     """
     before = [(vars(module), dict(vars(module))) for module in model.modules()]
     try:
         graph = torch.fx.symbolic_trace(model).graph
-    except Exception:  # whatever a forward pass does with stand-ins for tensors
+    except Exception:  # a forward pass may raise anything for the tracer's stand-ins
         return [pair for part in model.children() for pair in layers_in_a_row(part)]
     finally:
-        for attributes, kept in before:  # it may keep a stand-in in an attribute
+        for attributes, kept in before:  # the trace may have stored a stand-in in a module
             attributes.clear()
             attributes.update(kept)
     calls = graph.find_nodes(op="call_module")

@@ -1,4 +1,4 @@
-"""A backend of torch.compile for functions of pointwise operations alone, as torch.jit.script was used for them."""
+"""A torch.compile backend that compiles only pointwise operations, like torch.jit.script's fusion."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from torch.fx.passes.operator_support import create_op_support
 
 
 def is_pointwise(_: Any, node: torch.fx.Node) -> bool:
-    """Whether the result at a place depends on the elements at that place alone, and nothing is drawn at random."""
+    """Whether an operator is pointwise (an element depends only on the elements at its place) and not random."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
 def compile_chains(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-    """Return the graph with groups of two or more pointwise operators compiled; the rest runs eagerly."""
+    """Return the graph with its groups of two or more pointwise operators compiled. Other operators run eagerly."""
     grouped = CapabilityBasedPartitioner(graph, create_op_support(is_pointwise)).partition_and_fuse()
     for name in [str(node.target) for node in grouped.graph.find_nodes(op="call_module")]:
         group = grouped.get_submodule(name)

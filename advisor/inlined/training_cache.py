@@ -1,4 +1,4 @@
-"""The key-value cache that a Hugging Face decoder returns from each call, which training never reads."""
+"""Switch off the key-value cache that a Hugging Face decoder returns from each call. Training never reads it."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import torch
 
 
 def decoders(model: torch.nn.Module) -> list[Any]:
-    """The parts of a model with causal attention whose configuration says whether they cache keys and values.
+    """The parts of a model that have causal attention, and a configuration with ``use_cache``.
 
-    Hugging Face's layers have an attribute for causal attention. An encoder may be told to cache, but has no cache.
+    Hugging Face's layers have an attribute for causal attention. An encoder may have ``use_cache``, but has no cache.
     """
     parts = [part for part in model.modules() if hasattr(getattr(part, "config", None), "use_cache")]
     names = "is_causal", "is_decoder"

@@ -1,1 +1,1 @@
-"""Two programs compared: commands in turn, builds in turn, and trainings from the same seeds."""
+"""Compare two programs: two commands in turn, and two trainings from the same seeds."""

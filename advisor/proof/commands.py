@@ -1,4 +1,4 @@
-"""Two commands run in turn, each until its training loop has made enough steps: ``perf-advisor ab``."""
+"""``perf-advisor ab``: run two commands in turn, each until its training loop has made enough steps."""
 
 import contextlib
 import json
@@ -25,26 +25,26 @@ from advisor.proof import step_watch
 from advisor.records import Block, Comparison, Verdict
 from advisor.runner.log_files import bounded
 
-# A run is ended after so many steady steps that took so long; where it is over before, few blocks do. Counts, seconds.
+# A run ends after so many steady steps and seconds. If the command ends earlier, so many steady blocks are enough.
 _STEPS, _TIMED_S, _LEAST_BLOCKS = 30, 3.0, 3
-_STEADY = 1.1  # a block belongs to the start-up while it is slower, by this factor, than the median of those behind it
-_LIKE_BEFORE = 1.2  # the time to have left for another pair of runs, as a multiple of the longest so far
+_STEADY = 1.1  # a first block is start-up if it takes more than 1.1 times the median of the later blocks
+_LIKE_BEFORE = 1.2  # the time needed for another pair of runs, as a multiple of the longest pair so far
 _MOST_PAIRS = 6
 _LOOK_S, _ENDING_S = 0.1, 3.0
-_SAME, _CLOSE = 1e-6, 0.02  # losses are so within these shares of them
+_SAME, _CLOSE = 1e-6, 0.02  # the largest relative differences of losses that are the same, or close
 _LINES_SHOWN = 15
-# Files beside the watch, by which PyTorch calls it at the end of its import.
+# The files beside the watch that make PyTorch call it at the end of its import.
 _DISTRIBUTION = {
     "METADATA": "Metadata-Version: 2.1\nName: perf-advisor-watch\nVersion: 0\n",
     "entry_points.txt": f"[torch.backends]\nperf_advisor_watch = {step_watch.MODULE}:watch\n",
 }
-_WHERE_BUSY = 1.1  # where other programs are, the whole interval has to lie above this, or below its inverse
+_WHERE_BUSY = 1.1  # on a busy machine, the whole interval must be above this, or below its inverse
 _LOSSES_IN_WORDS = {
-    "": "none was seen",
+    "": "no loss was seen",
     "same": "the same in both",
     "close": "close: within 2 %",
     "different": "different",
-    "varying": "differ as much between two runs of one command: set a seed to compare them",
+    "varying": "cannot be compared: two runs of the same command differ as much (set a seed)",
 }
 
 
@@ -53,14 +53,14 @@ class CommandRun:
     """One run: its blocks of steps, its peak memory and its first losses."""
 
     blocks: tuple[Block, ...]
-    startup_s: float  # until its first step
+    startup_s: float  # the time until the first step
     peak_bytes: int
     losses: tuple[float, ...]
-    foreign_cores: float = 0.0  # used by other programs meanwhile
+    foreign_cores: float = 0.0  # the cores that other programs used during the run
 
     @property
     def steady(self) -> tuple[Block, ...]:
-        """The blocks without those at the beginning that still compiled, tuned or filled caches."""
+        """The blocks without the slow blocks at the beginning (compiling, tuning, filling caches)."""
         blocks = self.blocks
         while len(blocks) > 1 and blocks[0].step_ms > _STEADY * median(block.step_ms for block in blocks[1:]):
             blocks = blocks[1:]
@@ -73,7 +73,7 @@ class CommandRun:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the steady blocks hold enough steps, over enough time."""
+        """Whether the steady blocks have enough steps and seconds."""
         steps, seconds = (sum(getattr(block, name) for block in self.steady) for name in ("steps", "seconds"))
         return bool(steps >= _STEPS and seconds >= _TIMED_S)
 
@@ -87,7 +87,7 @@ class Side:
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds per step: the mean of the runs' medians, as in the interval."""
+        """Milliseconds per step: the mean over the runs' medians, as for the interval."""
         return mean_rate([run.step_ms for run in self.runs])
 
     @property
@@ -103,25 +103,25 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The result: the ratio of steps per second, B over A, and a comparison of the first losses."""
+    """The result: the ratio of steps per second (B over A), and the comparison of the first losses."""
 
     a: Side
     b: Side
     comparison: Comparison
-    losses: str  # same, close or different; varying if two runs of one command differ as much; empty without any
+    losses: str  # same, close or different; varying if runs of one command differ as much; empty without losses
     seconds: float
-    foreign_cores: float = 0.0  # used by other programs, a mean over the runs
+    foreign_cores: float = 0.0  # the cores that other programs used, as the mean over the runs
 
     @property
     def is_open(self) -> bool:
-        """Whether it is too busy to decide: one core is free at most, with one run of each or less than a tenth."""
+        """Whether the machine is too busy to decide (one free core at most, and a small or single difference)."""
         cores, found = psutil.cpu_count() or 1, self.comparison
         differs = found.ci_low > _WHERE_BUSY or found.ci_high < 1 / _WHERE_BUSY
         return cores - round(self.foreign_cores) <= 1 < cores and not (differs and len(self.a.runs) > 1)
 
     @property
     def verdict(self) -> Verdict:
-        """Faster, slower, same or unclear."""
+        """The verdict on B: faster, slower, same or unclear."""
         return Verdict.UNCLEAR if self.is_open else self.comparison.verdict
 
     def reaches(self, least: float) -> bool:
@@ -130,9 +130,9 @@ class Compared:
 
 
 def compare(a: str, b: str, budget_s: float, folder: Path, say: Callable[[str], None]) -> Compared:
-    """Run two commands, as typed in a shell, in turn, A B B A, as often as the budget holds, up to six times each.
+    """Run two shell commands in turn (A B B A ...), as often as the budget allows, and up to six times each.
 
-    Logs and steps go to ``folder``. Raises TargetError where a command fails, ends, or makes no step in its time.
+    Logs and steps go to ``folder``. Raises TargetError if a command fails, ends too soon, or makes no step in time.
     """
     started = time.monotonic()
     commands, runs = {"A": a, "B": b}, {"A": list[CommandRun](), "B": list[CommandRun]()}
@@ -153,7 +153,7 @@ def compare(a: str, b: str, budget_s: float, folder: Path, say: Callable[[str], 
         except TargetError:
             if not pair:
                 raise
-            break  # the pairs that are whole tell enough
+            break  # the complete pairs are enough
         for side, each in done.items():
             runs[side].append(each)
         longest_s = max(longest_s, time.monotonic() - begun)
@@ -165,9 +165,9 @@ def compare(a: str, b: str, budget_s: float, folder: Path, say: Callable[[str], 
 
 
 def run(side: str, command: str, folder: Path, *, within_s: float) -> CommandRun:
-    """Run the command of a side, A or B, until its loop has made enough steps; end it with all that it started.
+    """Run a command until its loop has made enough steps; then end it, with all processes that it started.
 
-    Raises TargetError if it ends, or the time is over, before that.
+    Raises TargetError if it ends, or runs out of time, before that. ``side`` is A or B.
     """
     folder.mkdir(parents=True)
     steps, distribution, log = folder / "steps", folder / "perf_advisor_watch-0.dist-info", folder / "output.log"
@@ -200,10 +200,10 @@ def run(side: str, command: str, folder: Path, *, within_s: float) -> CommandRun
 
 
 def _seen(folder: Path, began: float) -> CommandRun | None:
-    """Read the steps so far of the process with the most steps; None before the first step."""
+    """Read the steps so far, of the process that wrote most; None before the first step."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_size)
     text = files[-1].read_text(encoding="utf-8") if files else ""
-    whole = text[: text.rfind("\n") + 1]  # the last line may be written at this moment
+    whole = text[: text.rfind("\n") + 1]  # the last line may be incomplete
     seen: list[dict[str, float]] = [json.loads(line) for line in whole.splitlines()]
     first = next((line["first"] for line in seen if "first" in line), None)
     if first is None:
@@ -217,26 +217,26 @@ def _seen(folder: Path, began: float) -> CommandRun | None:
 
 
 def _problem(seen: CommandRun | None, code: int | None, within_s: float) -> tuple[str, str]:
-    """The problem of a command that gave no figures, and a hint; ``code`` is None for one that ran out of time."""
+    """The problem of a command without a result, and a hint. ``code`` is None if it ran out of time."""
     made = "made too few optimizer steps to be timed" if seen else "made no optimizer step of PyTorch"
     if code is None:
-        hint = "Give it more time with --budget, or have it reach its training loop sooner."
+        hint = "Give it more time with --budget, or let it reach its training loop sooner."
         return f"{made} within {within_s:.0f} s", hint
     if code:
-        return f"failed with exit code {code}", "Run it by itself and mend what the lines below show."
-    hint = "Name a command that trains for some seconds, by PyTorch 2.5 or later; the lines below end its output."
+        return f"failed with exit code {code}", "Run the command alone, and fix the error in the lines below."
+    hint = "Give a command that trains for some seconds with PyTorch 2.5 or later. Below are its last lines."
     return f"{made}, and ended", hint
 
 
 def _end(process: Popen[bytes]) -> None:
-    """End a command with the processes that it started: they are asked first, as by a terminal that closes."""
+    """End a command and the processes that it started: first by SIGTERM, then by force."""
     everything: list[psutil.Process] = []
     try:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             everything = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGTERM)
             psutil.wait_procs(everything, timeout=_ENDING_S)
-    finally:  # also where the person asks a second time meanwhile
+    finally:  # even if Ctrl+C is pressed again meanwhile
         for one in everything:
             kill(one.pid)
         kill(process.pid, group=True)
@@ -257,7 +257,7 @@ def _losses(a: Side, b: Side) -> str:
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest relative difference of two series of losses, over as many as both have."""
+    """The largest relative difference between two series of losses, up to the end of the shorter one."""
     pairs = zip(one, other, strict=False)
     return max((abs(x - y) / max(abs(x), abs(y), 1e-12) for x, y in pairs), default=0.0)
 
@@ -265,7 +265,7 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float:
 def as_text(found: Compared) -> str:
     """The result as a table."""
     a, b, comparison = found.a, found.b, found.comparison
-    b_step_ms = a.step_ms / comparison.speedup  # the speed-up is the quotient of the two step times above it
+    b_step_ms = a.step_ms / comparison.speedup  # so that the printed speed-up is the quotient of the printed step times
     rows = [
         ("", "A", "B"),
         ("step", format_ms(a.step_ms), format_ms(b_step_ms)),
@@ -284,7 +284,7 @@ def as_text(found: Compared) -> str:
 
 
 def as_json(found: Compared, min_speedup: float) -> dict[str, Any]:
-    """The result with the figures of both sides."""
+    """The result for JSON, with the figures of both sides."""
     return {
         "a": _side_as_json(found.a),
         "b": _side_as_json(found.b),

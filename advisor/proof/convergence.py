@@ -1,4 +1,4 @@
-"""Whether a training with exported settings learns as well as without them: loss curves of the same seeds."""
+"""Check that a training learns as well with exported settings as without, by loss curves from the same seeds."""
 
 import math
 import time
@@ -16,12 +16,12 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
 from advisor.runner.trials import Runner
 
-WINDOWS = 10  # of the steps of a curve, which is shown and judged by their means
-# Ends that differ by less than this share of what the plain loop has learnt, or of its loss, are the same.
+WINDOWS = 10  # the number of equal parts of a curve; their mean losses are shown and judged
+# Final losses are the same if they differ by less than this share of the learnt loss, or of the final loss.
 _LIKE, _LIKE_OF_LOSS = 0.02, 1e-3
-# Student's quantile of 95 % by the number of seeds; for more seeds than these, figures/stats.py has it.
+# The 95 % quantile of Student's t by the number of seeds; figures/stats.py has it for more seeds.
 _QUANTILES = {2: 12.7, 3: 4.30, 4: 3.18}
-_LIMIT_S = 3600.0  # a process that runs longer hangs
+_LIMIT_S = 3600.0  # the time limit of a process, in seconds
 
 
 class Learning(StrEnum):
@@ -38,11 +38,11 @@ class Learning(StrEnum):
         return self in (Learning.SAME, Learning.BETTER)
 
 
-Curve = tuple[float, ...]  # the losses of a training from one seed, a number a step
+Curve = tuple[float, ...]  # the losses of a training from one seed, one per step
 
 
 def windows(curve: Curve) -> list[float]:
-    """The mean losses of equal parts of the curve."""
+    """The mean losses of the equal parts (windows) of a curve."""
     parts = min(WINDOWS, len(curve))
     ends = [round(len(curve) * part / parts) for part in range(parts + 1)]
     return [fmean(curve[start:end]) for start, end in pairwise(ends)]
@@ -50,7 +50,7 @@ def windows(curve: Curve) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """Curves without the settings and with them, each pair from one seed."""
+    """The curves without the settings and with them, one pair per seed."""
 
     plain: tuple[Curve, ...]
     tuned: tuple[Curve, ...]
@@ -58,7 +58,7 @@ class Convergence:
 
     @property
     def differences(self) -> list[float]:
-        """For each seed the last window's loss with the settings, less that without."""
+        """For each seed: the last window's loss with the settings, minus the loss without."""
         return [windows(new)[-1] - windows(old)[-1] for old, new in zip(self.plain, self.tuned, strict=True)]
 
     @property
@@ -68,12 +68,12 @@ class Convergence:
 
     @property
     def learnt(self) -> float:
-        """The loss that the plain loop loses from the first window to the last, on average."""
+        """The decrease of the plain loop's loss from the first to the last window, as the mean over the seeds."""
         return fmean(windows(curve)[0] - windows(curve)[-1] for curve in self.plain)
 
     @property
     def chance(self) -> float:
-        """The largest difference that counts as chance: half of its 95 % interval, as a share of the loss learnt."""
+        """The largest difference that counts as chance: half of its 95 % interval, and at least a share of the loss."""
         found, count = self.differences, len(self.plain)
         like = max(_LIKE * abs(self.learnt), _LIKE_OF_LOSS * abs(fmean(windows(one)[-1] for one in self.plain)))
         if count == 1:
@@ -83,7 +83,7 @@ class Convergence:
 
     @property
     def verdict(self) -> Learning:
-        """The verdict, by the ends of the curves."""
+        """The verdict, from the ends of the curves."""
         ends = [windows(curve)[-1] for curve in self.tuned]
         if not all(map(math.isfinite, [*ends, self.difference])):
             return Learning.DIVERGED
@@ -93,9 +93,9 @@ class Convergence:
 
 
 def converge(target: TargetSpec, path: str, say: Callable[[str], None], steps: int, seeds: int) -> Convergence:
-    """Train ``steps`` steps without the file and with it, from each of ``seeds`` seeds, in fresh processes.
+    """Train ``steps`` steps without and with the file's settings, from ``seeds`` seeds each, in new processes.
 
-    Raises TargetError where a process fails.
+    Raises TargetError if a process fails.
     """
     started = time.monotonic()
     Runner.prepare()
@@ -108,23 +108,23 @@ def converge(target: TargetSpec, path: str, say: Callable[[str], None], steps: i
             say(f"seed {seed}, {spec.trial_id}: {steps} steps")
             result = runner.run(replace(spec, seed=seed, stream_seed=seed), lambda message: None)
             if not result.measured:
-                hint = result.hint or "Fix what the lines below show."
+                hint = result.hint or "Fix the error in the lines below."
                 raise TargetError(f"the training {spec.trial_id}: {result.reason}", hint, result.details)
             curves[spec.trial_id].append(result.losses)
     without, with_settings = (tuple(side) for side in curves.values())
     if not all(map(math.isfinite, (loss for curve in without for loss in curve))):
-        raise TargetError("the training without the settings diverges.", "Mend that first: its loss is not finite.")
+        raise TargetError("the training without the settings diverges.", "Fix this first: its loss is not finite.")
     return Convergence(without, with_settings, time.monotonic() - started)
 
 
 def band(curves: Sequence[Curve]) -> list[tuple[float, float, float]]:
-    """The lowest, the mean and the highest loss over the seeds, window by window."""
+    """The lowest, mean and highest loss over the seeds, for each window."""
     by_window = zip(*map(windows, curves), strict=True)
     return [(min(values), fmean(values), max(values)) for values in by_window]
 
 
 def as_text(path: str, found: Convergence, steps: int) -> str:
-    """A row for each window of steps, and the verdict."""
+    """The result as a table with a row for each window, and the verdict."""
     rows = [f"{'steps':>12}{'without: mean':>16}{'(range)':>22}{'with: mean':>16}{'(range)':>22}"]
     plain, tuned = band(found.plain), band(found.tuned)
     for number, (old, new) in enumerate(zip(plain, tuned, strict=True), start=1):
@@ -132,11 +132,11 @@ def as_text(path: str, found: Convergence, steps: int) -> str:
         told = "".join(f"{mean:16.5g}{f'({low:.5g} to {high:.5g})':>22}" for low, mean, high in (old, new))
         rows.append(f"{f'to {until}':>12}{told}")
     seeds = f"{len(found.plain)} seeds" if len(found.plain) > 1 else "one seed, which cannot show chance"
-    ends = f"the last losses differ by {found.difference:+.3g} on average, and chance explains {found.chance:.3g}"
+    ends = f"the last losses differ by {found.difference:+.3g} on average; chance explains up to {found.chance:.3g}"
     return "\n".join([*rows, f"{path}: {found.verdict}; {ends} ({seeds})"])
 
 
 def as_json(found: Convergence) -> dict[str, Any]:
-    """The curves and the verdict."""
+    """The curves and the verdict for JSON."""
     figures = {name: getattr(found, name) for name in ("difference", "chance", "learnt", "plain", "tuned")}
     return {"verdict": found.verdict.value, **figures, "session_s": found.seconds}

@@ -1,11 +1,11 @@
-"""Times the optimizer steps of a program from inside. It is copied to a folder on the program's path.
+"""Times the optimizer steps of a program from inside. This file is copied to a folder on the program's path.
 
-PyTorch calls ``watch`` at the end of its import: an entry point beside the copy names it as a backend to be loaded
-(https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html, since 2.5). The program's Python may be
-another than ours, so this file needs nothing but the standard library and PyTorch. A step ends where the program's
-first optimizer has stepped (PyTorch's global hook), or where a CUDA graph was replayed in which it has. Steps run back
-to back in blocks; the device is waited for at the end of a block, not inside. What is seen goes to a file of its own
-for each process, a line of JSON each.
+PyTorch calls ``watch`` at the end of its import, because an entry point beside the copy registers it as a backend
+(https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html, since 2.5). The program's Python may differ
+from ours, so this file imports only the standard library and PyTorch. A step ends when the program's first optimizer
+has stepped (PyTorch's global hook), or when a CUDA graph with this optimizer's step was replayed. Steps are timed in
+blocks; only the end of a block waits for the device. Each process writes its own file, with one line of JSON per
+record.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from pathlib import Path
 from typing import Any, TextIO
 
 MODULE = "perf_advisor_watch"  # the name of the copy
-FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder of those files
+FOLDER = "PERF_ADVISOR_STEPS"  # the environment variable with the folder for the records
 BLOCK_S, BLOCK_STEPS = 0.05, 3
-LOSSES = 20  # the first ones are written
-_OTHERS_S = 2.0  # without a step of the optimizer by which steps are counted: another one takes its place
+LOSSES = 20  # the number of first losses that are written
+_OTHERS_S = 2.0  # after so many seconds without a step of the counted optimizer, another optimizer is counted
 
 
 class StepWatch:
-    """What is seen of this process's steps."""
+    """Records the steps and losses of this process."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder = torch, folder
         self._file: TextIO | None = None
-        self._pace: int | None = None  # the id of the optimizer by which steps are counted
-        self._paced = time.perf_counter()  # its last step
-        self._recorded: list[int] = []  # the optimizers that have stepped in the graph that is being captured
+        self._pace: int | None = None  # the id of the optimizer whose steps are counted
+        self._paced = time.perf_counter()  # the time of its last step
+        self._recorded: list[int] = []  # the optimizers that have stepped in the current graph capture
         self._losses = 0
-        self._scaled = False  # a scaler was given this loss, unscaled; what runs backward is scaled
+        self._scaled = False  # a gradient scaler's loss was written; the next backward pass is on the scaled loss
         self._begun: float | None = None
         self._steps = 0
 
     def install(self) -> None:
-        """Follow optimizers, graphs and losses from now on."""
+        """Start to watch optimizers, graphs and losses."""
         torch = self._torch
-        optimizers = importlib.import_module("torch.optim.optimizer")  # no attribute of torch.optim
+        optimizers = importlib.import_module("torch.optim.optimizer")  # it is not an attribute of torch.optim
         optimizers.register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._step(id(optimizer)))
         backward, scale, graphs = torch.Tensor.backward, torch.amp.GradScaler.scale, torch.cuda.CUDAGraph
         capture_end, replay = graphs.capture_end, graphs.replay
@@ -61,7 +61,7 @@ class StepWatch:
             return scale(scaler, outputs)
 
         def noted_capture_end(graph: Any) -> Any:
-            graph.optimizers, self._recorded = self._recorded, []  # also where the capture has failed
+            graph.optimizers, self._recorded = self._recorded, []  # even if the capture failed
             return capture_end(graph)
 
         def noted_replay(graph: Any) -> Any:
@@ -112,7 +112,7 @@ class StepWatch:
             self._torch.cuda.synchronize()
 
     def _peak_bytes(self) -> int:
-        """The peak of the memory that PyTorch reserved on the GPU, else of the process's resident memory."""
+        """The peak of PyTorch's reserved GPU memory, or without a GPU of the process's resident memory, in bytes."""
         if self._torch.cuda.is_initialized():
             return int(self._torch.cuda.max_memory_reserved())
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -124,6 +124,6 @@ class StepWatch:
 
 
 def watch() -> None:
-    """Watch this process, unless it is one of several ranks and not the first."""
+    """Watch this process; of several ranks, only rank 0."""
     if os.environ.get("RANK", "0") == "0":
         StepWatch(sys.modules["torch"], os.environ[FOLDER]).install()

@@ -1,1 +1,1 @@
-"""Python code, read and written: places in the user's own files, and settings as code."""
+"""Reads Python code (places in the user's files) and writes it (settings as code)."""

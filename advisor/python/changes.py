@@ -1,4 +1,4 @@
-"""The user's own files with a session's settings in them, at the places that were seen to run."""
+"""Write a session's settings into the user's own files, at the places that were seen to run."""
 
 import ast
 import contextlib
@@ -20,16 +20,16 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import BatchForm, Finding, Mode, Place, Value, WorkloadFacts
 
 _MARK = "# perf-advisor:"
-_WIDTH = 100  # of a comment's longest line
-_MOST_LINES = 40  # of one setting's own code: a person reviews the change
+_WIDTH = 100  # columns of the longest comment line
+_MOST_LINES = 40  # lines of code for one setting, since a person reviews the change
 _AROUND_FORWARD = ("autocast", "create_on_device", "grad_mode")
 _TOO_MUCH = "it takes more code than a few lines; advisor.load applies it from a settings file"
 _NO_PLACE = {
     "model": "no statement was seen that makes the model",
     "optimizer": "no call was seen that makes the optimizer",
-    "loader": "your code makes no DataLoader for the loop: set it where your library makes one",
-    "forward": "no forward pass and its loss were seen in one block of statements",
-    "copy": "no statement was seen that copies the batch to the device, which would convert it too",
+    "loader": "your code does not make the loop's DataLoader: set this where your library makes it",
+    "forward": "the forward pass and its loss were not seen in one block of statements",
+    "copy": "the batch must be converted when it is copied to the device, but no such statement was seen",
 }
 _IMPLEMENTATIONS = {
     "fused": {"fused": "True", "foreach": ""},
@@ -40,7 +40,7 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """The user's files with the settings: the new text by path, and the settings left out, with the reasons."""
+    """The user's files with the settings: the new content by path, and the left-out settings with the reasons."""
 
     files: dict[str, bytes]
     left_out: tuple[str, ...]
@@ -56,9 +56,9 @@ def patched_files(
     evaluations: Iterable[Finding] = (),
     arguments: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Patched:
-    """The files of a script with settings in them. Raises UsageError where one of them cannot be read or parsed.
+    """The files of a script with settings written into them. Raises UsageError if a file cannot be read or parsed.
 
-    ``evaluations`` are findings of validations that record gradients; ``arguments`` of a trainer say settings.
+    ``evaluations`` are validations that were found to record gradients. ``arguments`` are new arguments of a trainer.
     """
     patch = _Patch(facts, script)
     patch.files[script].header = f"# Settings that perf-advisor measured{measured}"
@@ -72,7 +72,7 @@ def patched_files(
 
 
 class _NotHereError(Exception):
-    """A setting has no place in the files; the message is the reason."""
+    """The reason why a setting cannot be written into the files."""
 
 
 @dataclass(slots=True)
@@ -80,10 +80,10 @@ class _Patch:
     facts: WorkloadFacts
     script: str
     files: dict[str, Edits] = field(default_factory=lambda: defaultdict(Edits))
-    left_out: dict[str, list[str]] = field(default_factory=dict)  # settings by the reason
+    left_out: dict[str, list[str]] = field(default_factory=dict)  # the reason -> its settings
 
     def write(self, settings: list[tuple[Recipe, Value]]) -> None:
-        """Write all settings to their places."""
+        """Write all settings at their places."""
         written_for = WrittenFor(self.facts.loss_form, facts=self.facts)
         step = StepText.of(settings, self.facts.mode, self.facts.device_type, written_for)
         for recipe, value in settings:
@@ -99,18 +99,18 @@ class _Patch:
 
     @contextlib.contextmanager
     def _or_left_out(self, *settings: str) -> Iterator[None]:
-        """Leave these settings out if the code in this context raises NotHereError."""
+        """Leave these settings out if the code in this context raises _NotHereError."""
         try:
             yield
         except _NotHereError as error:
             self.left_out.setdefault(str(error), []).extend(settings)
 
     def patched(self) -> Patched:
-        """All files that change, with the reasons for what is left out at the loop, or at the top."""
+        """All changed files. Comments at the loop, or at the top of the script, say which settings are left out."""
         loops, reasons = self._places("loop", "above"), []
         for why, named in self.left_out.items():
             reasons.append(f"{', '.join(named)}: {why}")
-            text = f"{_MARK} not here: {reasons[-1]}"  # with commands, whose words stay whole
+            text = f"{_MARK} not here: {reasons[-1]}"  # it may hold commands, so words stay whole
             lines = textwrap.wrap(
                 text, _WIDTH, subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False
             )
@@ -128,7 +128,7 @@ class _Patch:
             except (OSError, ValueError) as error:
                 raise UsageError(f"{file} cannot be changed: {error}.", again) from error
             if missing:
-                raise UsageError(f"{file} is no longer as it was measured (line {missing[0]}).", again)
+                raise UsageError(f"{file} has changed since it was measured (line {missing[0]}).", again)
             if after != before or file == self.script:
                 changed[file] = after
         return Patched(changed, tuple(reasons))
@@ -139,7 +139,7 @@ class _Patch:
     # --- one setting ----------------------------------------------------------------------------------------------
 
     def _write(self, recipe: Recipe, value: Value) -> None:
-        """Write a setting to its places. Raises NotHereError where it has none."""
+        """Write a setting at its places. Raises _NotHereError if there is no place for it."""
         code = recipe.code(value)
         code = getattr(recipe, "imported", "") or code if code.count("\n") > _MOST_LINES else code
         match recipe.stage:
@@ -169,7 +169,7 @@ class _Patch:
                 raise _NotHereError(_TOO_MUCH)
 
     def _switches(self, code: str) -> None:
-        """Put statements behind the imports, or in place of statements that set the same thing."""
+        """Add statements after the imports, or replace the script's statements that set the same."""
         for statement in ast.parse(code).body:
             text = ast.get_source_segment(code, statement) or ""
             what = what_it_sets(text)
@@ -178,12 +178,12 @@ class _Patch:
                 self.files[file].switches[what] = text
 
     def _sources(self) -> dict[str, str]:
-        """The texts of the files where settings may be written, by their paths."""
+        """The source of each file that may be changed, by its path."""
         files = dict.fromkeys([self.script, *(place.file for place in self.facts.places)])
         return {file: Path(file).read_text(encoding="utf-8", errors="replace") for file in files if is_file(file)}
 
     def give(self, kind: str, given: Mapping[str, str], *, name: str | None = None) -> None:
-        """Give arguments to the calls of a kind: to those with this name only, where there is one."""
+        """Set arguments of the calls of a kind; with ``name``, only of the places with one of its words as name."""
         for place in self._places(kind):
             if name is None or place.name in name.split():
                 position = place.line, place.column, place.end_line, place.end_column
@@ -217,7 +217,7 @@ class _Patch:
         self._beside("model", _before_optimizer(code, trains=self.facts.mode is Mode.TRAIN))
 
     def _beside(self, kind: str, code: str) -> None:
-        """Put a recipe's code behind the statements that make a model or an optimizer, or above those that read one."""
+        """Add a recipe's code after the statements that make an object, or before those that read the loader."""
         what, _, read = kind.partition(" ")
         if not (places := self._places(kind)):
             raise _NotHereError(_NO_PLACE[what])
@@ -228,21 +228,21 @@ class _Patch:
             there += lines if there or not lines else [f"{_MARK} settings of {name}", *lines]
 
     def _defined(self, file: str, code: str) -> list[str]:
-        """Put the imports and the definitions of a recipe's code into a file; return its statements."""
+        """Add the imports and definitions of a recipe's code to a file. Return its other statements."""
         imports, definitions, statements = parts_of(code)
         edits = self.files[file]
         edits.imports += imports
         edits.definitions += [one for one in definitions if one not in edits.definitions]
         return statements
 
-    # --- what is around the statements of a step ------------------------------------------------------------------
+    # --- contexts and functions around the statements of a step ---------------------------------------------------
 
     def _around_forward(self, step: StepText) -> None:
-        """Enter contexts around the forward pass and the loss."""
+        """Put the forward pass and the loss under ``with`` statements."""
         contexts = step.contexts(f'"{step.plan.device}"')
         if not contexts:
             if step.plan.autocast == "none" != self.facts.current.get("precision.autocast", "none"):
-                raise _NotHereError("your loop is faster without its autocast: take that out")
+                raise _NotHereError("your loop is faster without its autocast: remove the autocast")
             return
         if step.plan.scales_gradients and self.facts.mode is Mode.TRAIN:
             raise _NotHereError("float16 needs a gradient scaler; tuning.train_step has one")
@@ -250,25 +250,25 @@ class _Patch:
         if problem := next((place.problem for place in places if "on one line" in place.problem), ""):
             raise _NotHereError(problem)
         if not places:
-            into_loop = f"it belongs around the forward pass: with {', '.join(contexts)}:"
+            into_loop = f"write this around the forward pass: with {', '.join(contexts)}:"
             raise _NotHereError(_NO_PLACE["forward"] if self._places("loop") else into_loop)
         for place in places:
             self.files[place.file].pieces[place].contexts += contexts
 
     def _compiled(self, step: StepText) -> None:
-        """Compile the model after the statement that makes it, or with the loss in a function above the loop."""
+        """Compile the model after the statement that makes it, or with its loss in a function above the loop."""
         plan, arguments = step.plan, ", ".join(step.compiled_with())
         if plan.freezing:
             self._switches("torch._inductor.config.freezing = True\n")
             self.files[self.script].imports.append("import torch._inductor.config")
         mode, calls = self.facts.current.get("compile.mode", "none"), self._places("compile call")
-        if calls and mode != "none":  # the script compiles the model: its own call says the mode, or that it is off
+        if calls and mode != "none":  # the script compiles the model, so its own call gets the mode
             whole = dict(one.split("=", 1) for one in step.compiled_with())
             default = {"mode": "None"} if "options" in whole else {} if mode == "default" else {"mode": '"default"'}
             as_whole = plan.compiles_with != "none" and plan.compile_scope in ("model", "with_loss")
             self.give(calls[0].kind, {**default, **whole} if as_whole else {"disable": "True"})
             if plan.compile_scope == "with_loss":
-                raise _NotHereError("the script compiles the model itself; it stays compiled without its loss")
+                raise _NotHereError("the script itself compiles the model; the loss stays outside")
             if as_whole:
                 return
         if plan.compiles_with == "none":
@@ -280,7 +280,7 @@ class _Patch:
         self._beside("model", step.compilation())
 
     def _compiled_with_loss(self, arguments: str) -> None:
-        """Make the forward pass and the loss a compiled function above the loop."""
+        """Move the forward pass and the loss into a compiled function above the loop."""
         places, loops = self._places("forward"), self._places("loop")
         if len(places) != 1 or not loops:
             problem = "the loop has several forward passes" if places else _NO_PLACE["forward"]
@@ -295,27 +295,27 @@ class _Patch:
         piece.decorator = f"@torch.compile({arguments})" if arguments else "@torch.compile"
 
     def _captured(self, recipe: Recipe, value: Value) -> None:
-        """Capture the statements of a step: a function above the loop, and the template's class that records it."""
+        """Move a step into a function above the loop, and capture it with a class from the template."""
         if not value:
             return
         if problem := self.facts.graph_problem:
             raise _NotHereError(problem)
         places, passes = self._places("step"), self._places("forward")
         if value is not True or not places:
-            raise _NotHereError("no step was seen to capture whole; tuning.train_step and own_step do")
+            raise _NotHereError("no whole step was seen; tuning.train_step and own_step capture steps")
         (place,) = places
         written_for = WrittenFor("step", BatchForm("list"), self.facts, place=place)
         step = StepText.of([(recipe, value)], self.facts.mode, self.facts.device_type, written_for)
         edits = self.files[place.file]
         edits.definitions.append(step.written(TEMPLATE["CONSTANTS"]))
         edits.definitions += with_functions(step, [step.written(TEMPLATE["STEP"])])
-        edits.pieces[passes[0]].contexts += []  # the inner of both is changed first
+        edits.pieces[passes[0]].contexts += []  # list it, so that it is changed before the step around it
         edits.pieces[place].above = self._function_around(place)
         edits.pieces[place].name = self._free_name("train_step")
         edits.pieces[place].wrapped = f"CapturedStep({{}}, {place.name})"
 
     def _function_around(self, place: Place) -> Start | None:
-        """The beginning of the function that the loop calls and that this place is in; None for another place."""
+        """The start of the function around a place that the loop calls; None if the place is in no such function."""
         return next((start_of(one) for one in self._places("function") if _is_within(place, one)), None)
 
     def _free_name(self, name: str) -> str:
@@ -323,7 +323,7 @@ class _Patch:
 
 
 def _before_optimizer(code: str, *, trains: bool) -> str:
-    """A model's code for where its optimizer is not made yet: in place of a condition on that, what holds there."""
+    """Replace conditions on the optimizer by their branch, for a place where the optimizer does not exist yet."""
     lines = code.splitlines()
     for one in reversed(ast.parse(code).body):
         if isinstance(one, ast.If) and "optimizer" in (test := ast.unparse(one.test)):

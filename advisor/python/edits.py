@@ -1,4 +1,4 @@
-"""Changes of a Python file at known places. Everything else stays the same, byte for byte. Needs no torch."""
+"""Change a Python file at known places. All other bytes stay the same. Needs no torch."""
 
 import ast
 import itertools
@@ -13,13 +13,13 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from advisor.records import Place
 
-# Line, column, last line and last column of a node; and its beginning alone.
+# The first line and column of a node, with its last line and column (Position) or without (Start).
 Position = tuple[int, int, int, int]
 Start = tuple[int, int]
-_COLLATES = "torch.utils.data.default_collate"  # a loader that is given no collate_fn
+_COLLATES = "torch.utils.data.default_collate"  # the collate_fn of a loader that sets none
 _OF_LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 _LOADER_DEFAULTS = {"num_workers": "0", "pin_memory": "False", "persistent_workers": "False", "prefetch_factor": "None"}
-_BETWEEN_IMPORTS = 4  # other statements that may stand between two imports at the top of a file; a count
+_BETWEEN_IMPORTS = 4  # the number of other statements that may stand between two top-level imports
 _TORCH = matchers.Name("torch")
 _AUTOCAST = matchers.Call(
     func=matchers.Attribute(
@@ -32,25 +32,25 @@ _APART = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 @dataclass(slots=True)
 class Piece:
-    """A change of some statements of a block: they are put under ``with``, or made a function above the loop."""
+    """A change of some statements of a block: put them under ``with``, or move them into a function above the loop."""
 
     contexts: list[str] = field(default_factory=list)
-    name: str = ""  # of the function
+    name: str = ""  # the name of the function
     decorator: str = ""
-    wrapped: str = ""  # an expression with ``{}`` for the function, called in its place
-    above: Start | None = None  # the function that the statements are in, where not the loop's: the new one goes above
+    wrapped: str = ""  # an expression that wraps the function ``{}``; its result is called instead
+    above: Start | None = None  # if the statements are in a function that the loop calls, the new one goes above it
 
 
 @dataclass(slots=True)
 class Edits:
-    """The changes of one file. Calls and statements are given by their places; lines are Python of this file."""
+    """The changes of one file. Keys are the positions of calls and statements; values are lines of Python."""
 
-    arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # empty: without it
+    arguments: dict[Position, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # "" removes one
     before: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[Start, list[str]] = field(default_factory=lambda: defaultdict(list))
     pieces: dict[Place, Piece] = field(default_factory=lambda: defaultdict(Piece))
     loop: Start = (0, 0)
-    switches: dict[str, str] = field(default_factory=dict)  # statements, by what they set or call
+    switches: dict[str, str] = field(default_factory=dict)  # the name that is set or called -> the statement
     imports: list[str] = field(default_factory=list)
     first: list[str] = field(default_factory=list)  # before all other imports
     definitions: list[str] = field(default_factory=list)  # after the imports
@@ -59,14 +59,14 @@ class Edits:
 
 
 def start_of(place: Place) -> Start:
-    """The position at which a place begins."""
+    """The position of the beginning of a place."""
     return place.line, place.column
 
 
 def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
-    """A file's bytes with the changes, and the lines of places that were not found as statements of their own.
+    """A file's bytes with the changes, and the lines of the positions where no call or statement was found.
 
-    Raises ``libcst.ParserSyntaxError`` for a file that is no Python.
+    Raises ``libcst.ParserSyntaxError`` if the file is not Python.
     """
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     editor = _Editor(edits, wrapper.module)
@@ -78,7 +78,7 @@ def edited(source: bytes, edits: Edits) -> tuple[bytes, list[int]]:
 
 
 class _Editor(cst.CSTTransformer):
-    """Makes the changes of a module, the innermost first; ``done`` are the places that it came to."""
+    """Makes the changes of a module, the innermost first. ``done`` are the positions that were found."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
@@ -86,7 +86,7 @@ class _Editor(cst.CSTTransformer):
         super().__init__()
         self._edits = edits
         self._module = module
-        self._functions: dict[Start, list[Any]] = defaultdict(list)  # to stand above the loop, or a function
+        self._functions: dict[Start, list[Any]] = defaultdict(list)  # go above the loop or function there
         self.done: set[Any] = set()
 
     def _position(self, node: cst.CSTNode) -> Position:
@@ -94,7 +94,7 @@ class _Editor(cst.CSTTransformer):
         return where.start.line, where.start.column, where.end.line, where.end.column
 
     def _lines(self, lines: Iterable[str]) -> list[Any]:
-        """Statements, and comments of their own, as nodes in the file's way of ending and indenting lines."""
+        """The nodes of these lines (statements and comments), with the line ends and the indentation of the file."""
         text = "\n".join(lines).replace("\n", self._module.default_newline)
         parsed = cst.parse_module(text, config=self._module.config_for_parsing)
         return [*parsed.header, *parsed.body, *parsed.footer]
@@ -103,7 +103,7 @@ class _Editor(cst.CSTTransformer):
         return self._module.code_for_node(node)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """A call with other arguments."""
+        """Change the arguments of a call."""
         where = self._position(original_node)
         self.done.add(where)
         for name, value in self._edits.arguments.get(where, {}).items():
@@ -117,7 +117,7 @@ class _Editor(cst.CSTTransformer):
         return updated_node
 
     def _with_argument(self, call: cst.Call, name: str, value: str) -> cst.Call:
-        """A call with an argument: it replaces an existing one, goes into ``**options``, or comes last if needed."""
+        """Set an argument of a call: replace the old value, or add it to ``**options``, or add it at the end."""
         old = next((one for one in call.args if one.keyword and one.keyword.value == name), None)
         plain = [one for one in call.args if not one.keyword and not one.star]
         if name in _OF_LOADER[: len(plain)]:
@@ -149,7 +149,7 @@ class _Editor(cst.CSTTransformer):
         return call.with_changes(args=[*others, last, new])
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        """A function that evaluates, without gradients."""
+        """Decorate a function that evaluates with ``torch.no_grad()``."""
         first, _, last, _ = self._position(original_node)
         lines = {line for line in self._edits.evaluations - self.done if first <= line <= last}
         if not lines or "backward(" in self._code(original_node.body):
@@ -161,7 +161,7 @@ class _Editor(cst.CSTTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
-        """Replace a statement that sets the same as a switch; the switch is then not added at the top."""
+        """Replace a statement that sets the same as a switch. The switch is then not added at the top."""
         what = what_it_sets(self._code(original_node.body[0])) if self._edits.switches else ""
         if len(original_node.body) != 1 or what not in self._edits.switches:
             return updated_node
@@ -171,7 +171,7 @@ class _Editor(cst.CSTTransformer):
     # --- blocks of statements -------------------------------------------------------------------------------------
 
     def leave_IndentedBlock(self, original_node: Any, updated_node: Any) -> Any:
-        """A block whose pieces are changed, and with lines around its statements."""
+        """Change the pieces of a block, and add lines around its statements."""
         starts = [self._position(one)[:2] for one in original_node.body]
         rows: dict[Start, list[Any]] = {start: [one] for start, one in zip(starts, updated_node.body, strict=True)}
         for place, piece in self._edits.pieces.items():
@@ -189,7 +189,7 @@ class _Editor(cst.CSTTransformer):
                 row[0] = _behind_blanks(row[0], blanks)
             parts += [*self._lines(self._edits.before.get(start, ())), *row]
             parts += self._lines(self._edits.after.get(start, ()))
-        body, waiting = list[Any](), list[cst.EmptyLine]()  # a comment on its own line goes above the next statement
+        body, waiting = list[Any](), list[cst.EmptyLine]()  # comment lines belong to the next statement
         for part in parts:
             if isinstance(part, cst.EmptyLine):
                 waiting.append(part)
@@ -202,7 +202,7 @@ class _Editor(cst.CSTTransformer):
     leave_Module = leave_IndentedBlock
 
     def _changed(self, inside: list[Any], place: Place, piece: Piece) -> list[Any]:
-        """The statements in the place of a piece: the same in its contexts, or the call of a function of them."""
+        """The new statements for a piece: the old statements under ``with``, or a call of a function that has them."""
         above = inside[0].leading_lines
         inside[0] = inside[0].with_changes(leading_lines=())
         if piece.contexts:
@@ -222,10 +222,10 @@ class _Editor(cst.CSTTransformer):
 
 
 def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequence[str]) -> str:
-    """A file's text with new lines at its top: those that come before all imports, and those behind its imports."""
+    """Add lines to a file's text: some before all imports, the others after the imports."""
     tree = ast.parse(code)
     body, docstring = tree.body, int(ast.get_docstring(tree) is not None)
-    end = docstring  # of the imports; others that follow later are left where they are
+    end = docstring  # the end of the imports at the top; later imports do not count
     for at, one in enumerate(body[docstring:], docstring):
         if isinstance(one, ast.Import | ast.ImportFrom):
             end = at + 1
@@ -248,13 +248,13 @@ def _with_top(code: str, before: str, newline: str, edits: Edits, switches: Sequ
 
 
 def _imported_by(statements: Iterable[ast.stmt]) -> set[str]:
-    """The names that imports at the top of a file bind: ``torch`` for ``import torch.nn``."""
+    """The names that import statements bind: ``torch`` for ``import torch.nn``."""
     imports = (one for one in statements if isinstance(one, ast.Import | ast.ImportFrom))
     return {each.asname or each.name.partition(".")[0] for one in imports for each in one.names}
 
 
 def what_it_sets(statement: str) -> str:
-    """The name that a statement sets: the target of an assignment, or the function that it calls with a value."""
+    """The name that a statement sets: the target of an assignment, or the function of a call (a setter)."""
     match ast.parse(statement.strip()).body:
         case [ast.Assign(targets=[target])]:
             return ast.unparse(target)
@@ -264,10 +264,10 @@ def what_it_sets(statement: str) -> str:
 
 
 def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
-    """Statements under a ``with``. A ``with`` of the script gets the contexts added last, so that it cannot undo them.
+    """Put statements under a ``with``. The script's own ``with`` gets the contexts at its end, so they are not undone.
 
-    An autocast takes the place of one of its own. One of ``no_grad`` undoes nothing: it stays among its neighbours.
-    Statements next to a ``with`` that call nothing stay outside.
+    A new autocast replaces the script's autocast. A ``with torch.no_grad()`` undoes no context, so it is treated like
+    other statements. Statements beside a ``with`` that contain no call stay outside.
     """
     alone = all(isinstance(one, cst.With) for one in statements)
     casts = any(matchers.matches(one.item, _AUTOCAST) for one in block.items)
@@ -290,7 +290,7 @@ def _entering(block: cst.With, statements: list[Any]) -> Iterator[Any]:
 
 
 def _behind_blanks(statement: Any, number: int) -> Any:
-    """A statement with at least this number of empty lines above it and its comments."""
+    """Return a statement with at least this number of empty lines above it and its comments."""
     there = list(itertools.takewhile(lambda line: line.comment is None, statement.leading_lines))
     more = [cst.EmptyLine(indent=False)] * (number - len(there))
     return statement.with_changes(leading_lines=[*more, *statement.leading_lines])

@@ -1,4 +1,4 @@
-"""The Python file: settings as a module of plain PyTorch, written for one workload."""
+"""Write the settings for one workload as a Python file of plain PyTorch."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
 from advisor.version import __version__
 
-# Arguments of a DataLoader that a new one takes over, beside the dataset and those that say how it is sampled.
+# The arguments that a new DataLoader takes from the old one, besides the dataset and the arguments for sampling.
 _KEPT = ("collate_fn", "worker_init_fn", "generator", "num_workers", "pin_memory")
 
 
@@ -25,8 +25,8 @@ def python_source(
 ) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step``, ``infer_step`` or ``own_step``.
 
-    Settings of the other mode, and of another device than the workload's, are left out. Raises UsageError for settings
-    that no recipe knows or that cannot be combined.
+    Settings for another mode or device than the workload's are left out. Raises UsageError for settings that are
+    unknown or cannot be combined.
     """
     catalog.check(settings)
     if conflict := catalog.conflict(settings):
@@ -39,7 +39,7 @@ def python_source(
 
 @dataclass(slots=True)
 class _File:
-    """A file while it is written; the fields collect what belongs at its top."""
+    """A file while it is written. The fields collect the lines for its top."""
 
     settings: list[tuple[Recipe, Value]]
     step: StepText
@@ -60,7 +60,7 @@ class _File:
         return "\n\n\n".join([self.head(), *parts]) + "\n"
 
     def head(self) -> str:
-        """The docstring, the imports and the constants."""
+        """The top of the file: its docstring, imports and constants."""
         lines = sorted(self.imports, key=lambda line: (line.startswith("from"), line))
         standard = [line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
         late = "  # noqa: E402" if self.environment else ""
@@ -74,7 +74,7 @@ class _File:
         measured = f": {self.step.workload.measured}" if self.step.workload.measured else ""
         packages = sorted({recipe.package for recipe, value in self.settings if value != recipe.default} - {""})
         needs = f" Needs {' and '.join(packages)}." if packages else ""
-        first = f"What perf-advisor {__version__} measured to be faster{measured}."
+        first = f"Settings that perf-advisor {__version__} measured to be faster{measured}."
         filled = {"MEASURED": first, "SETTINGS": " ".join([f"Settings: {found}.{needs}", *self.left_out()])}
         wrapped = {name: textwrap.fill(text, LINE) for name, text in filled.items()}
         text = self.step.written(TEMPLATE["HEADER"], wrapped).replace("\\", "\\\\").replace('"""', r"\"\"\"")
@@ -87,11 +87,11 @@ class _File:
             if recipe.stage is Stage.ENVIRONMENT:
                 self.environment.append(recipe.code(value).strip())
             elif hasattr(recipe, "options"):
-                for name, argument in recipe.options(value).items():  # a later one may wrap that of an earlier one
+                for name, argument in recipe.options(value).items():  # it may wrap an earlier recipe's argument
                     options[name] = repr(argument).replace(f"loader.{name}", options.get(name, f"loader.{name}"))
-                    self.of_code(recipe.code(value))  # what the argument names
+                    self.of_code(recipe.code(value))  # the argument may need its definitions
             elif recipe.stage is Stage.STEP and (not recipe.plan_field or recipe.key.startswith("loop.")):
-                lines[Stage.STEP] += [f"# This is for you to put into the loop ({format_setting(recipe.key, value)}):"]
+                lines[Stage.STEP] += [f"# Put this into your loop ({format_setting(recipe.key, value)}):"]
                 lines[Stage.STEP] += [textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)]
             elif recipe.stage < Stage.COMPILE or (recipe.compiles and value == "none"):
                 lines[recipe.stage] += self.of_code(recipe.code(value))
@@ -109,14 +109,14 @@ class _File:
         return self.step.written(TEMPLATE["PREPARE"], body | {"DEVICE": "device" if needs_device else ""})
 
     def of_code(self, code: str) -> list[str]:
-        """The statements of a recipe's own code; its imports and definitions go to the top of the file."""
+        """The statements of a recipe's code. Its imports and definitions are added to the top of the file."""
         imports, definitions, statements = parts_of(code)
         self.imports |= set(imports)
         self.definitions += [one for one in definitions if one not in self.definitions]
         return statements
 
     def loader(self, options: dict[str, str]) -> str:
-        """One loader for all settings of it."""
+        """The code for a new loader with all loader settings."""
         facts = self.step.workload.facts
         found = facts.loader if facts else None
         if not options:
@@ -124,7 +124,7 @@ class _File:
         if facts and not found:
             does = {"batch_size": "make batches of {} samples", "collate_fn": "call without_empty_masks(batch)"}
             told = [text.format(options[name]) for name, text in does.items() if name in options]
-            return f"# The data is no DataLoader: {' and '.join(told)}."
+            return f"# Your data is not a DataLoader: {' and '.join(told)}."
         sampling = ["batch_size", "sampler", "drop_last"]
         if found and found.custom_batch_sampler:
             sampling = ["batch_sampler"]
@@ -134,7 +134,7 @@ class _File:
         return call("loader = torch.utils.data.DataLoader", [f"{name}={value}" for name, value in arguments.items()])
 
     def left_out(self) -> Iterator[str]:
-        """A sentence for each setting that takes more code than belongs into the file."""
+        """A sentence for each setting that needs too much code for the file."""
         of_parallel = (*OF_DDP, "strategy") if self.step.plan.strategy == "ddp" else ()
         for recipe, value in self.settings:
             lacks = recipe.key.startswith("parallel.") and recipe.plan_field not in of_parallel
@@ -142,16 +142,16 @@ class _File:
             lacks |= recipe.key == "data.transforms_on_device" and not self.step.transforms
             if value != recipe.default and lacks:
                 setting = format_setting(recipe.key, value)
-                yield f"Not in this file: {setting}. It takes more code; advisor.load applies it."
+                yield f"Not in this file: {setting}. It needs more code; advisor.load applies it."
 
 
 def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:
-    """The imports, the definitions and the statements of a recipe's own code, with the comments above them."""
+    """The imports, definitions and other statements of a recipe's code, with the comments above them."""
     lines, done = code.splitlines(), 0
     imports, definitions, statements = list[str](), list[str](), list[str]()
     for node in ast.parse(code).body:
         first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
-        # What stands above a statement belongs to it.
+        # The comments above a statement belong to it.
         text = "\n".join(line for line in lines[done : node.end_lineno] if not line.startswith("# in the loop"))
         done = node.end_lineno or first
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -164,7 +164,7 @@ def parts_of(code: str) -> tuple[list[str], list[str], list[str]]:
 
 
 def with_functions(step: StepText, parts: list[str]) -> list[str]:
-    """Parts of a file behind those functions of the template that they use."""
+    """Add the template's functions that the parts of a file use, before these parts."""
     for function in reversed(TEMPLATE["FUNCTIONS"].split("\n\n\n")):
         name = re.findall(r"\w+", function)[1]
         parts = [step.written(function), *parts] if _names(rf"{name}\b", *parts) else parts
@@ -172,5 +172,5 @@ def with_functions(step: StepText, parts: list[str]) -> list[str]:
 
 
 def _names(pattern: str, *sources: str) -> bool:
-    """Whether code has a name by this pattern outside of comments."""
+    """Whether code outside of comments contains a name that matches a pattern."""
     return any(re.search(rf"^[^#]*\b{pattern}", source, re.MULTILINE) for source in sources)

@@ -1,4 +1,4 @@
-"""Loops of the user's that run: their statements and names, for the step that is measured and for changes of it."""
+"""The user's loops that run: their statements and variables, to measure a step and to change its code."""
 
 import ast
 import traceback
@@ -14,40 +14,40 @@ Line = tuple[CodeType, int]
 
 
 def scope_of(code: CodeType) -> ast.AST:
-    """The function, or the module, whose code this is; an empty module where its source cannot be read."""
+    """The tree of the function or module with this code; an empty module if its source cannot be read."""
     tree = trees.tree_of_file(code.co_filename)
     if code.co_name == "<module>":
         return tree
     named = [node for node in ast.walk(tree) if isinstance(node, trees.FUNCTIONS) and node.name == code.co_name]
-    behind = [node for node in named if node.lineno >= code.co_firstlineno]  # of its first decorator
+    behind = [node for node in named if node.lineno >= code.co_firstlineno]  # which is the first decorator's
     return min(behind, key=lambda node: node.lineno, default=ast.Module([], []))
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A frame of a running program, and the line that it was at."""
+    """A frame of a running program, and its line at that time."""
 
     frame: FrameType
     line: int
 
     @property
     def code(self) -> CodeType:
-        """The code that it runs."""
+        """The code of the frame."""
         return self.frame.f_code
 
     @property
     def file(self) -> str:
-        """The file of its code."""
+        """The file of the frame's code."""
         return self.code.co_filename
 
     @property
     def is_users(self) -> bool:
-        """Whether the code is the script's own or of a module beside it, and no library's."""
+        """Whether the code is the user's (the script or its modules), and not a library's."""
         return not is_library(self.file)
 
     @property
     def names(self) -> dict[str, Any]:
-        """The names as they are in it at present; those of a module are its own dictionary."""
+        """The current variables of the frame, globals included; for a module, its own dictionary."""
         outer = self.frame.f_globals
         return outer if self.code.co_name == "<module>" else {**outer, **self.frame.f_locals}
 
@@ -63,13 +63,13 @@ def lines_up(frame: FrameType) -> tuple[Line, ...]:
 
 
 def users_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Those lines that are of the user's code."""
+    """The lines that are in the user's code."""
     return tuple((code, line) for code, line in lines if not is_library(code.co_filename))
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A backward pass: the lines of its stack, innermost first, and the lines of the models' calls before it."""
+    """A backward pass: the lines of its stack, innermost first, and the lines of the model calls before it."""
 
     at: tuple[Line, ...]
     calls: frozenset[Line]
@@ -77,10 +77,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class FoundLoop:
-    """A loop of the user's: its statement, and the frame that it runs in, at the update or at what makes it.
+    """A loop of the user's: its statement, and its frame, at the line that makes the update or calls it.
 
-    ``clears`` tells whether gradients are cleared in the loop; where they are not, they add up. ``beside`` are the
-    other statements of the loop around it, or of its function where none is.
+    ``clears`` tells whether the loop clears gradients; otherwise they add up. ``beside`` are the other statements in
+    the enclosing loop, or in the function if there is no enclosing loop.
     """
 
     statement: trees.Loop
@@ -94,14 +94,14 @@ class FoundLoop:
         return f"{self.where.file}:{self.statement.lineno}"
 
     def runs(self, lines: Iterable[Line]) -> bool:
-        """Whether one of these lines is in its head or in its body."""
+        """Whether one of these lines is in the loop (its head or its body)."""
         return any(code is self.where.code and trees.holds(self.statement, line) for code, line in lines)
 
 
 def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
-    """The loops around the line of a frame within its function, innermost first.
+    """The loops around a frame's line in its function, innermost first.
 
-    ``inner`` are the frames of functions that were called there, up to the update.
+    ``inner`` are the frames of the functions that this line called, down to the update.
     """
     scope: Any = scope_of(where.code)
     around = reversed(trees.statements_at(where.line, scope.body))
@@ -119,9 +119,9 @@ def loops_around(where: Where, inner: Sequence[Where] = ()) -> list[FoundLoop]:
 
 
 def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) -> bool:
-    """Whether a loop, a function of its file that it calls, or a function ``within`` it clears gradients.
+    """Whether a loop, a function in its file that it calls, or one of the functions ``within`` clears gradients.
 
-    A loop accumulates them that has a backward pass in each round and clears them in some, ``if step % 4 == 0:``.
+    False if it clears them only in some rounds (``if step % 4 == 0:``), because it accumulates gradients then.
     """
     bound = trees.bound_in(loop)
     branches = [one for one in ast.walk(loop) if isinstance(one, ast.If) and varies(one.test, bound)]
@@ -134,9 +134,9 @@ def _clears_gradients(file: str, loop: trees.Loop, within: Iterable[ast.AST]) ->
 
 
 def varies(test: ast.expr, bound: set[str]) -> bool:
-    """Whether a condition may differ from round to round of a loop that binds these names.
+    """Whether a condition may differ between the rounds of a loop that binds these names.
 
-    Such a condition calls a function, takes a remainder, or reads one of the names.
+    It may differ if it calls a function, takes a remainder, or reads one of the names.
     """
     return any(
         isinstance(part, ast.Call | ast.Mod) or (isinstance(part, ast.expr) and ast.unparse(part) in bound)

@@ -1,9 +1,9 @@
-"""A step for the exported Python file: the words and expressions that fill the template, by the plan and the batch.
+"""The step for the exported Python file: the words and expressions that fill the template.
 
-The template is ``template.txt``: header, functions and the class of a step. A line that ends in ``#?`` and words is
-written, with the block that it opens, where all of them hold; ``!word`` where one does not. Where the words after
-``#=`` do not hold, the block stands alone, one level further out. Names in capitals between ``<`` and ``>`` are
-expressions, or lines, that depend on the workload; one that is not empty is a word too.
+The template is ``template.txt``: the header, the functions and the class of a step. A line may end in ``#?`` and words.
+It is written, with the block that it opens, only if all of its words hold (``!word``: if the word does not hold). A
+line may also end in ``#=`` and words. If they do not hold, its block is still written, without the line and indented
+less. ``<NAME>`` is an expression, or lines, for the workload; if it is not empty, its name is a word that holds.
 """
 
 import re
@@ -18,11 +18,11 @@ from advisor.recipe import MODES_WITH_GRAPHS, Recipe, code_of
 from advisor.recipe.plan import AROUND_LOSS, StepPlan
 from advisor.records import BatchForm, Mode, Place, Value, WorkloadFacts
 
-LINE = 100  # columns of the longest line
+LINE = 100  # the longest line, in columns
 _TEXT = Path(__file__).with_name("template.txt").read_text(encoding="utf-8")
 _PARTS = re.findall(r"^=== ([A-Z]+)\n(.*?)(?=^=== |\Z)", _TEXT, re.MULTILINE | re.DOTALL)
 TEMPLATE = {name: text.strip("\n") for name, text in _PARTS}
-_TAKES = {"train": "model, optimizer, loss_fn", "infer": "model", "own": "step, model"}  # the class of a step
+_TAKES = {"train": "model, optimizer, loss_fn", "infer": "model", "own": "step, model"}  # of the step's class
 _USUAL_BATCHES = {
     "output_target": BatchForm("list", ("batch[0]",), "batch[1]"),
     "model_batch": BatchForm("list", (), "batch"),
@@ -30,7 +30,7 @@ _USUAL_BATCHES = {
     "step": BatchForm("nested"),
     "infer": BatchForm("tensor", ("batch",)),
 }
-OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")  # its arguments, and the plan's fields
+OF_DDP = ("gradient_as_bucket_view", "bucket_cap_mb", "find_unused_parameters")  # arguments of DDP and fields of a plan
 _OWN_LOSS = 'output["loss"] if isinstance(output, dict) else getattr(output, "loss", output)'
 _AS_RECORDED = 'mock.patch("torch.cuda.is_current_stream_capturing", recording)'
 _TRANSFORMERS = {"TransformerEncoderLayer", "TransformerDecoderLayer"}  # PyTorch's own
@@ -40,13 +40,13 @@ _EXPRESSION = re.compile(r"<([A-Z_]+)>")
 
 @dataclass(frozen=True, slots=True)
 class WrittenFor:
-    """The workload that a file is written for."""
+    """The workload for which a file is written."""
 
-    loss_form: str = ""  # of the baseline's record, as the next; a loss takes output and target if it is not known
+    loss_form: str = ""  # from the baseline's record, like batch_form; if unknown, a loss takes output and target
     batch_form: BatchForm | None = None
     facts: WorkloadFacts | None = None
-    measured: str = ""  # the speed-up, and what it was measured with, for the first line
-    place: Place | None = None  # of the step in a script whose step is captured
+    measured: str = ""  # the speed-up and the machine, for the first line of the file
+    place: Place | None = None  # the place of the step, if it is captured in the user's script
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class StepText:
 
     plan: StepPlan
     workload: WrittenFor
-    captures_update: bool = False  # a graph can hold the optimizer's step, in which the host has no part
+    captures_update: bool = False  # a CUDA graph can hold the optimizer's step, since the step needs no host
     transforms: int = 0  # the number of the dataset's last transforms that run on the device
 
     @classmethod
     def of(cls, settings: Iterable[tuple[Recipe, Value]], mode: Mode, device: str, workload: WrittenFor) -> Self:
-        """The step with these settings."""
+        """Make the step with these settings."""
         facts = workload.facts
         optimizer = facts.optimizer if facts else None
         chosen: dict[str, Any] = {"grad_mode": "caller", "clip_norm": facts.clip_norm if facts else None}
@@ -77,31 +77,31 @@ class StepText:
 
     @property
     def form(self) -> str:
-        """The form of the loss, one of ``LossForm``, and the usual one where it is not known; ``infer`` for none."""
+        """The form of the loss (a ``LossForm``; the usual one if unknown), or ``infer`` for inference."""
         if self.plan.mode == Mode.INFER and self.workload.loss_form != "step":
             return "infer"
         return self.workload.loss_form or "output_target"
 
     @property
     def kind(self) -> str:
-        """``train``, ``infer`` or ``own``."""
+        """The kind of the step: ``train``, ``infer`` or ``own``."""
         return {"step": "own", "infer": "infer"}.get(self.form, "train")
 
     @property
     def batch(self) -> BatchForm:
-        """The form of a batch; the usual one where it is not known."""
+        """The form of a batch; the usual form if it is unknown."""
         return self.workload.batch_form or _USUAL_BATCHES[self.form]
 
     @property
     def words(self) -> set[str]:
-        """The conditions of the template that hold for this step, besides those of its expressions."""
+        """The template's words that hold for this step, without the names of non-empty expressions."""
         plan, kind, batch = self.plan, self.kind, self.batch.kind
         train, script = kind == "train", self.workload.place is not None
         gives = len(self.workload.place.gives) if self.workload.place else 0
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
         simple = batch in ("list", "tensor") and plan.accumulate == 1 and plan.zero_grad != "zeros"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
-        several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # calls, or lines
+        several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # too long for one line
         blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set[str]()
         holds = {
             "graph": graph,
@@ -122,7 +122,7 @@ class StepText:
         return named | {word for word, does in holds.items() if does}
 
     def written(self, text: str, further: Mapping[str, str] | None = None) -> str:
-        """A text of the template for this step; ``further`` are more expressions than the step's own."""
+        """Fill in a text of the template for this step; ``further`` are additional expressions."""
         expressions = {**self._expressions(), **(further or {})}
         words = self.words | {name.lower() for name, expression in expressions.items() if expression}
         expressions["UPDATE"] = _written(TEMPLATE["UPDATE"], words, expressions)
@@ -131,7 +131,7 @@ class StepText:
     def _expressions(self) -> dict[str, str]:
         plan, words, batch, train = self.plan, self.words, self.batch, self.kind == "train"
         how = ", non_blocking=True" if plan.non_blocking or plan.device_prefetch else ""
-        how += ", copy=True" if "graph" in words else ""  # a batch may be on the device already
+        how += ", copy=True" if "graph" in words else ""  # even if the batch is on the device already
         one = "on_device({}, self.device)" if "on_device" in words else "{}.to(self.device" + how + ")"
         moved = {
             "list": f"[{one.format('part')} for part in batch]",
@@ -178,7 +178,7 @@ class StepText:
         }
 
     def compilation(self) -> str:
-        """The code that compiles the model, perhaps with functions of its own; empty where it is not compiled."""
+        """The code that compiles the model, with the functions that it needs; empty if the model is not compiled."""
         plan, arguments = self.plan, ", ".join(self.compiled_with())
         if plan.compiles_with == "none":
             return ""
@@ -187,7 +187,7 @@ class StepText:
         if plan.compile_scope != "regional":
             return f"model.compile({arguments})"
         names = sorted({name for name, _ in self.workload.facts.repeated_blocks}) if self.workload.facts else []
-        if not names or "Sequential" in names:  # their classes do not tell them from other modules
+        if not names or "Sequential" in names:  # other modules may have these classes too
             return code_of("blocks", f"for block in blocks_to_compile(model):\n    block.compile({arguments})")
         classes = ", ".join(f'"{name}"' for name in names)
         inside = f"    if type(block).__name__ in [{classes}]:\n        block.compile({arguments})"
@@ -201,7 +201,7 @@ class StepText:
         return found + (['options={"combo_kernels": True}'] if self.plan.combo_kernels else [])
 
     def contexts(self, device: str = "") -> list[str]:
-        """The contexts around a model's call and the loss; ``device`` names it in a script, where no class holds it."""
+        """The contexts around the model's call and the loss. ``device`` is the device's expression in a script."""
         plan, found = self.plan, list[str]()
         grad = "no_grad" if plan.cuda_graph and plan.runs_under == "caller" else plan.runs_under
         if plan.mode == Mode.INFER and grad != "caller":
@@ -209,30 +209,30 @@ class StepText:
         if plan.create_on_device:
             found.append(f"torch.device({device})" if device else "self.device")
         if plan.autocast != "none":
-            # A step of one's own, or a loss that calls the model, may change the weights between two calls.
+            # The user's own step, or a loss that calls the model, may change the weights between two model calls.
             cache = ", cache_enabled=False" if self.form in ("step", "model_batch") and not device else ""
             found.append(f"torch.autocast({device or 'self.device.type'}, dtype=torch.{plan.autocast}{cache})")
         return found
 
 
 def _with(contexts: list[str]) -> str:
-    """The head of a ``with``, two levels deep in the file; empty without a context."""
+    """The head of a ``with`` statement, for two levels of indentation; empty without contexts."""
     head = f"with {', '.join(contexts)}:" if contexts else ""
     return head if len(head) <= LINE - 8 else call("with ", contexts, indent=LINE) + ":"
 
 
 def call(head: str, arguments: Iterable[str], *, indent: int = 4) -> str:
-    """A call on one line if it fits there, else with an argument a line, as formatters write it."""
+    """A call on one line if it fits, or else with one argument per line, like code formatters write it."""
     found = list(arguments)
     one = f"{head}({', '.join(found)})"
     return one if indent + len(one) <= LINE else "\n".join([f"{head}(", *(f"    {each}," for each in found), ")"])
 
 
 def _written(text: str, words: Collection[str], expressions: Mapping[str, str]) -> str:
-    """A text of the template with the lines whose words hold; expressions of several lines are indented whole."""
+    """The lines of a template text whose words hold, with expressions filled in. All lines of one are indented."""
     lines = list[str]()
-    left_out = sys.maxsize  # the indentation of the last line that was left out, if that was with its block
-    alone = list[int]()  # the indentations of the lines that were left out around this one, without their blocks
+    left_out = sys.maxsize  # the indentation of the last line, if it was left out together with its block
+    alone = list[int]()  # the indentations of the enclosing lines that were left out without their blocks
     for line in text.strip("\n").splitlines():
         code, mark, condition = _TEMPLATE_LINE.fullmatch(line).groups("")  # type: ignore[union-attr]
         depth = len(code) - len(code.lstrip())

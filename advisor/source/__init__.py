@@ -1,1 +1,1 @@
-"""The user's source, read for habits; never imported, never run."""
+"""Search the user's source code for habits that cost time. The code is never imported or run."""

@@ -1,7 +1,7 @@
-"""The habits that reading a program finds: a table of rules, each with its pattern, its sentence, and what to do.
+"""The rules that find slow habits in a program's source. Each has a pattern, a sentence, and advice.
 
-A habit is added here, as one function under ``@rule``. It speaks only where the text is plain: in a loop that trains,
-at every step of it. Other lines that make the host wait are found by the profile, with what they cost.
+To add a habit, write a function with ``@rule`` here. A rule reports only certain cases (mostly lines that run at every
+step of a training loop). The profile finds the other lines that make the host wait, and their cost.
 """
 
 import ast
@@ -13,14 +13,14 @@ from typing import Any
 from advisor.records import Finding
 from advisor.source.program import Function, Loop, Program, is_backward
 
-# Nothing for no habit; True; the text for the braces of the docstring; or the place of the habit, and that text.
+# False or None without a habit; else True, the text for the docstring's braces, or the habit's node and that text.
 Match = bool | str | tuple[ast.expr, str] | None
 Pattern = Callable[[Program, Any], Match]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A habit of some classes of nodes, found by a pattern, whose docstring is the sentence: ``what it does: advice``.
+    """A habit that a pattern finds in nodes of some classes. The pattern's docstring is ``what it does: advice``.
 
     ``recipe``: the id of the recipe whose trials price it, or a name of its own. ``value``: its value that does what
     the line does. ``each_step``: only where each step runs it. ``on_gpu``: on a GPU only. ``in_training``: only then.
@@ -39,7 +39,7 @@ RULES: list[Rule] = []
 
 
 def rule(recipe: str, nodes: Any, **options: Any) -> Callable[[Pattern], Pattern]:
-    """Add the pattern below to the table; the arguments are those of :class:`Rule`."""
+    """Add the decorated pattern to the table; the arguments are those of :class:`Rule`."""
 
     def add(pattern: Pattern) -> Pattern:
         RULES.append(Rule(recipe, nodes, pattern, **options))
@@ -49,7 +49,7 @@ def rule(recipe: str, nodes: Any, **options: Any) -> Callable[[Pattern], Pattern
 
 
 def habits_of(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, Finding]]:
-    """Every habit in a module's tree, with its node; the finding has no place yet. Raises RecursionError."""
+    """The habits in a module's tree, each with its node. Its finding has no file or line yet. Raises RecursionError."""
     program = Program(tree)
     rules = {kind: [each for each in RULES if issubclass(kind, each.nodes)] for kind in set(map(type, program.nodes))}
     for node in program.nodes:
@@ -74,12 +74,12 @@ def loss_read_on_host(program: Program, node: ast.AST) -> Match:
 
 
 def _is_of_loss(program: Program, value: ast.expr) -> bool:
-    """Whether a value is computed of a loss that has not been read already."""
+    """Whether a value is computed from a loss that is still on the device."""
     return bool(program.names_in(value) & program.losses[program.scope(value)]) and not program.is_on_host(value)
 
 
 def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """The values that a node copies to the host, or makes to text or to a number of Python's, and how."""
+    """The values that a node copies to the host or turns into text or a Python number, each with words for it."""
     match node:
         case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[]):
             yield value, ".item()"
@@ -95,21 +95,21 @@ def _read_on_host(program: Program, node: ast.AST) -> Iterator[tuple[ast.expr, s
 
 @rule("empty_cache", ast.Call, value="every_step", on_gpu=True, in_training=True)
 def cache_emptied(program: Program, call: ast.Call) -> Match:
-    """torch.cuda.empty_cache() at every step gives back memory that the next step asks for again: leave it out of the
-    loop; `del` what is no longer needed."""
+    """torch.cuda.empty_cache() at every step frees memory that the next step allocates again: remove it from the
+    loop; `del` tensors that are no longer needed."""
     if program.called(call) != "torch.cuda.empty_cache":
         return False
     loop = program.nearest(call, lambda parent: isinstance(parent, ast.For) and "loader" in ast.unparse(parent.iter))
     return program.every_step(call) or (loop is not None and not program.is_conditional(call, loop))
 
 
-# What empties a list, or takes a loss out of its graph.
+# Methods and attributes that empty a list or detach a loss from its graph.
 _ENDS = frozenset({"detach", "detach_", "data", "clear", "pop", "popleft"})
 
 
 @rule("kept_graphs", ast.AugAssign | ast.Assign | ast.Call, each_step=True, in_training=True)
 def graphs_kept(program: Program, node: ast.AST) -> Match:
-    """`{}` keeps the graph of every loss, and so memory of every step: use loss.detach(), or loss.item() every
+    """`{}` keeps the graph of every loss, and so the memory of every step: use loss.detach(), or loss.item() every
     hundredth step."""
     match node:
         case ast.AugAssign(target=kept, op=ast.Add(), value=value):
@@ -128,7 +128,7 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
     of_loss = program.name(value) in losses and _is_of_loss(program, value) and not _without_grad(program, node)
     if not name or name in losses or not of_loss or region is None:
         return None
-    # What is begun anew or emptied in the step does not grow; nor does what holds losses without a graph.
+    # A sum or list does not grow if it is reset or emptied in the step, or if its losses are detached.
     for other in ast.walk(region):
         if other is not node and isinstance(other, ast.Delete | ast.Expr | ast.Assign):
             names = program.names_in(other)
@@ -140,7 +140,7 @@ def graphs_kept(program: Program, node: ast.AST) -> Match:
 
 @rule("copied_state", ast.Call | ast.DictComp, each_step=True, in_training=True)
 def state_copied(program: Program, node: ast.AST) -> Match:
-    """the weights are copied at every step: copy them when a score is the best so far, or every so many steps."""
+    """the weights are copied at every step: copy them only for the best score so far, or every hundredth step."""
     match node:
         case ast.Call(args=[ast.Call(func=ast.Attribute(attr="state_dict")), *_]):
             copies = program.called(node) == "copy.deepcopy"
@@ -149,28 +149,28 @@ def state_copied(program: Program, node: ast.AST) -> Match:
         case _:
             return False
     region = program.region(node)
-    return copies and region is not None and "load_state_dict" not in _words(region)  # loaded again: it is needed
+    return copies and region is not None and "load_state_dict" not in _words(region)  # a copy that is loaded is needed
 
 
 @rule("zero_grad", ast.Call, value="zeros", in_training=True)
 def zeros_asked_for(program: Program, call: ast.Call) -> Match:
-    """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() as it is, which drops them."""
+    """zero_grad(set_to_none=False) fills the gradients with zeros: call zero_grad() without it, which frees them."""
     given = [getattr(one, "value", None) for one in (*call.args, *(one.value for one in call.keywords))]
     return isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad" and given == [False]
 
 
-# Contexts and decorators that are known not to switch gradients off; any other may.
+# Contexts and decorators that do not switch gradients off. All others may.
 _HARMLESS = frozenset(
     ("autocast", "profile", "record_function", "open", "tqdm", "Timer", "staticmethod", "classmethod", "override")
 )
-# A file with one of these may switch gradients off for all that follows, or for parameters.
+# A file with one of these words may switch gradients off, for all later code or for some parameters.
 _SWITCHES = frozenset({"requires_grad", "requires_grad_", "set_grad_enabled"})
 _USES_GRADIENTS = frozenset({"torch.autograd.grad", "torch.func.grad", "torch.jit.trace", "torch.export.export"})
 
 
 @rule("eval_no_grad", ast.Expr | ast.Assign, value="grad")
 def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> Match:
-    """{} is called in evaluation mode, and autograd records, which eval() alone does not stop: put it under
+    """{} is called in evaluation mode while autograd records, since eval() does not stop it: put the call under
     `with torch.no_grad():` or torch.inference_mode()."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="eval"), args=[])):
@@ -196,14 +196,14 @@ def validation_recorded(program: Program, statement: ast.Expr | ast.Assign) -> M
 
 
 def _without_grad(program: Program, node: ast.AST) -> bool:
-    """Whether something around a node, or around a call of its function, keeps autograd from recording, or may."""
+    """Whether a context around a node, or around a call of its function, stops or may stop autograd's recording."""
     function = program.scope(node)
     calls = (call for call in program.calls if isinstance(function, Function) and _last(program, call) == function.name)
     return any(not _contexts(program, place) <= _HARMLESS for place in (node, *calls))
 
 
 def _contexts(program: Program, node: ast.AST) -> set[str]:
-    """The last names of the contexts and decorators around a node; a lambda, called from anywhere, counts as one."""
+    """The last names of the contexts and decorators around a node, and "lambda", which may be called from anywhere."""
     found: set[str] = set()
     for parent, child in program.above(node):
         if isinstance(parent, ast.With | ast.AsyncWith) and child in parent.body:
@@ -221,7 +221,7 @@ _MAKES_ARRAYS = re.compile(r"numpy\.(array|asarray|stack|concatenate|load|zeros|
 
 @rule("list_of_arrays", ast.Call)
 def tensor_of_arrays(program: Program, call: ast.Call) -> Match:
-    """{} of a list of NumPy arrays reads them number by number: give it numpy.stack(...) of the list."""
+    """{} of a list of NumPy arrays reads each number separately: give it numpy.stack(...) of the list."""
     runs_often = program.nearest(call, lambda parent: isinstance(parent, Loop | Function))
     if program.called(call) not in _MAKES_TENSORS or len(call.args) != 1 or not runs_often:
         return None
@@ -250,7 +250,7 @@ def cell_in_loop(program: Program, node: ast.Assign) -> Match:
     loop = program.nearest(node, lambda parent: isinstance(parent, Loop))
     if len(made) != 1 or not made <= _CELLS.keys() or not isinstance(loop, ast.For) or loop in program.regions:
         return None
-    # The same only where the inputs go with the loop, and the state is what the cell returned before.
+    # nn.LSTM does the same only if the inputs are the loop's items and the state is the cell's last result.
     own, outputs = set(ast.walk(target)), program.names_in(target)
     others = [part for part in ast.walk(loop) if isinstance(getattr(part, "ctx", None), ast.Store) and part not in own]
     given = program.names_in(inputs, *filter(None, [program.latest(inputs)]))
@@ -265,7 +265,7 @@ _TRANSPOSES = frozenset({"transpose", "permute", "swapaxes", "mT", "T", "t", "ei
 
 @rule("written_attention", ast.Call)
 def attention_by_hand(program: Program, call: ast.Call) -> Match:
-    """attention is written out, and stores all pairs of positions: F.scaled_dot_product_attention needs one kernel."""
+    """attention is written by hand and stores all pairs of positions: F.scaled_dot_product_attention is one kernel."""
     around = [parent for parent, _ in program.above(call)]
     function = next((parent for parent in around if isinstance(parent, Function)), None)
     if function is None or _last(program, call) != "softmax" or "scaled_dot_product_attention" in _words(function):
@@ -282,6 +282,6 @@ def _last(program: Program, node: ast.AST) -> str:
 
 
 def _words(node: ast.AST) -> set[str]:
-    """The names in a node, and those of its attributes and methods."""
+    """The names of the variables, attributes and methods in a node."""
     attributes = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
     return attributes | {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

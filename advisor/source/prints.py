@@ -1,4 +1,4 @@
-"""Fingerprints of the user's own source: by them a later session knows whether it would measure the same program."""
+"""Fingerprints of the user's own source files, to tell whether a later session measures the same program."""
 
 import hashlib
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 from advisor.files.paths import is_library
 
 _OURS = "advisor"  # our package, with the recipes in it
-# The program that this process was started with, and what the site runs in every process.
+# The modules of the program that this process runs, and of Python's site customisation.
 _ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
 
 
 def fingerprint(path: str) -> str:
-    """The SHA-256 of a file; empty where it cannot be read."""
+    """The SHA-256 of a file; empty if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def fingerprint(path: str) -> str:
 
 
 def imported_sources() -> dict[str, str]:
-    """The fingerprints of the user's own modules that this process has imported, by path; libraries are left out."""
+    """The fingerprints of the user's modules (not libraries) that this process has imported, by path."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -36,5 +36,5 @@ def imported_sources() -> dict[str, str]:
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The files whose content is another than it was, or that are gone."""
+    """The files that were changed or removed."""
     return tuple(path for path, known in sources.items() if fingerprint(path) != known)

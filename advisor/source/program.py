@@ -1,4 +1,4 @@
-"""A program as its text tells it: names, functions, loops that train, and what runs at every step. Nothing is run."""
+"""Read a program's source without running it: its names, functions, training loops, and the code of every step."""
 
 import ast
 import itertools
@@ -13,19 +13,19 @@ Loop = ast.For | ast.AsyncFor | ast.While
 Place = tuple[int, int]  # line and column
 Scope = Function | ast.Lambda | ast.Module
 
-# A loop that breaks off ran every step until then; one that continues skips the rest of this step alone.
+# Statements that skip the rest of a step. ``break`` is not one: until then, every step ran whole.
 _SKIPS = (ast.Continue, ast.Return)
-# Methods whose results lie on the host, and attributes that do.
+# Methods whose results are on the host, and attributes on the host.
 _OF_HOST = frozenset({"item", "tolist", "numpy", "cpu", "size", "numel", "shape", "dtype", "device", "ndim"})
-# Methods that many classes have: only one of ``self`` is known to be this file's.
+# Names of methods that many classes have. Only calls on ``self`` are sure to mean this file's method.
 _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "train", "fit", "eval"})
 
 
 class Program:
-    """A module's tree as rules need it: with parents, imported names, and the places that run at every step.
+    """A module's tree for the rules, with parents, imported names, and the code that runs at every step.
 
-    ``steps`` has the backward passes, and the calls of functions that make one, of each loop or function that runs
-    once for each of them; ``regions`` are these, and Lightning's ``training_step``. ``losses``: names, by function.
+    ``steps``: each loop or function that runs once per step, with its calls that run a backward pass. ``regions``:
+    these loops and functions, and Lightning's ``training_step``. ``losses``: the names of losses in each function.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -53,7 +53,7 @@ class Program:
         self._skips = sorted(line for line, end in ends if isinstance(end, _SKIPS))
 
     def name(self, node: ast.AST) -> str:
-        """A dotted name with imports resolved (``F.relu`` is ``torch.nn.functional.relu``), empty for other nodes."""
+        """The dotted name of a node, with imports resolved (``torch.nn.functional.relu`` for ``F.relu``), or empty."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -67,17 +67,17 @@ class Program:
         return self.name(call.func)
 
     def names_in(self, *nodes: ast.AST) -> set[str]:
-        """Every name in some nodes; of a dotted name also its beginnings."""
+        """All names in these nodes. A dotted name also counts by its beginnings (``a`` and ``a.b`` for ``a.b.c``)."""
         return {self.name(part) for node in nodes for part in ast.walk(node)} - {""}
 
     def assigned(self, node: ast.AST) -> list[ast.expr]:
-        """All values that a name is given in the file, by assignments to it alone."""
+        """All values that plain assignments in the file give to a name."""
         name = self.name(node)
         assignments = (each for each in self.nodes if isinstance(each, ast.Assign))
         return [each.value for each in assignments if name and name in map(self.name, each.targets)]
 
     def is_on_host(self, value: ast.AST) -> bool:
-        """Whether a value lies on the host as far as its text, and those of the values of its names, tell."""
+        """Whether the source of a value, or of the variables in it, shows that the value is on the host."""
         for part in ast.walk(value):
             if isinstance(part, ast.Attribute) and (part.attr in _OF_HOST or self.name(part).startswith("numpy.")):
                 return True
@@ -92,7 +92,7 @@ class Program:
         return False
 
     def latest(self, node: ast.expr) -> ast.AST | None:
-        """The last value that a name was given above this place in its function, or anywhere in the module; or None."""
+        """The last value assigned to a name above this node in its function; or else in the module; or None."""
         name, place = self.name(node), (node.lineno, node.col_offset)
         own, outer = self._assigned[self.scope(node), name], self._assigned[self.tree, name]
         above = bisect_right(own, place, key=itemgetter(0))
@@ -101,7 +101,7 @@ class Program:
         return outer[-1][1] if outer and outer is not own else None
 
     def _assignments(self) -> dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]]:
-        """The values that each name of a scope is given, with their last lines."""
+        """The values assigned to each name in each scope, with the places where they end."""
         found: dict[tuple[ast.AST, str], list[tuple[Place, ast.AST]]] = defaultdict(list)
         for node in self.nodes:
             if isinstance(node, ast.arg):
@@ -119,17 +119,17 @@ class Program:
         return found
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Each ancestor with its child on the way to the node, from the inside out."""
+        """The ancestors of a node, innermost first, each with its child on the way to the node."""
         while (parent := self.parents.get(node)) is not None:
             yield parent, node
             node = parent
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The function (or the module) that a node is in."""
+        """The function (or the module) that contains a node."""
         return self._scopes[node]
 
     def nearest(self, node: ast.AST, is_wanted: Callable[[Any], bool]) -> Any:
-        """The innermost wanted block around a node, of which it is in the body, up to its function; None without."""
+        """The innermost wanted statement with a node in its body, within the node's function; None without."""
         for parent, child in self.above(node):
             if is_wanted(parent) and child in self._in_bodies:
                 return parent
@@ -138,17 +138,17 @@ class Program:
         return None
 
     def region(self, node: ast.AST) -> ast.AST | None:
-        """The loop or function around a node that runs once a step, None when it is in none."""
+        """The loop or function around a node that runs once per step; None if there is none."""
         found: ast.AST | None = self.nearest(node, self.regions.__contains__)
         return found
 
     def is_conditional(self, node: ast.AST, root: ast.AST) -> bool:
-        """Whether a condition between a node and ``root`` decides whether it runs."""
+        """Whether a node inside ``root`` runs only under a condition."""
         inside = itertools.takewhile(lambda pair: pair[0] is not root, self.above(node))
         return any(_decides(parent, child) for parent, child in inside)
 
     def every_step(self, node: Any) -> bool:
-        """Whether a node runs at every step of its region: under no condition, behind no skip."""
+        """Whether a node runs at every step of its region: not under a condition, nor after a ``continue``."""
         region = self.region(node)
         if region is None or self.is_conditional(node, region):
             return False
@@ -157,9 +157,9 @@ class Program:
         return bisect_right(self._skips, last) == bisect_right(self._skips, node.lineno - 1)
 
     def _steps(self) -> dict[ast.AST, list[ast.Call]]:
-        """Backward passes by the loop that runs once for each, or by the function that a loop calls for each.
+        """The backward passes of each loop with one pass per round, and of each function that a loop calls per round.
 
-        The calls of such a function are those of the loop around them.
+        For the loop, the call of the function counts as a backward pass.
         """
         callers: dict[str, list[ast.Call]] = defaultdict(list)
         for call in self.calls:
@@ -185,7 +185,7 @@ def is_backward(call: ast.Call) -> bool:
 
 
 def _loss(node: ast.expr) -> ast.expr:
-    """The value that a backward pass is of: `(loss / n).backward()`, `accelerator.backward(loss)`, `scale(loss)`."""
+    """The loss in a backward call: `(loss / n).backward()`, `accelerator.backward(loss)`, `scale(loss).backward()`."""
     match node:
         case ast.Call(args=[first, *_]) | ast.BinOp(left=ast.Constant(), right=first) | ast.BinOp(left=first):
             return _loss(first)
@@ -195,7 +195,7 @@ def _loss(node: ast.expr) -> ast.expr:
 
 
 def _decides(parent: ast.AST, child: ast.AST) -> bool:
-    """Whether a child runs in some cases only where its parent does."""
+    """Whether a parent runs this child only in some cases."""
     match parent:
         case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
             return child is not test
@@ -205,7 +205,7 @@ def _decides(parent: ast.AST, child: ast.AST) -> bool:
 
 
 def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Each imported name with the dotted name that it stands for."""
+    """Each imported name with its full dotted name."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -1,4 +1,4 @@
-"""Reading the files of the target and of ``--script`` for habits, with file and line. They are parsed, never run."""
+"""Find habits in the files of the target and of ``--script``, with file and line. Files are parsed, never run."""
 
 import ast
 import sys
@@ -14,14 +14,14 @@ from advisor.source.habits import RULES, habits_of
 
 _LARGEST_BYTES = 1_000_000
 _LONGEST_LINE = 160
-# Recipes whose habits cost time on a GPU only: reading a value, or copying, waits for nothing on a CPU.
+# Recipes whose habits cost time only on a GPU: on a CPU, reading or copying a value waits for nothing.
 ON_GPU_ONLY = frozenset(rule.recipe for rule in RULES if rule.on_gpu)
 IN_TRAINING_ONLY = frozenset(rule.recipe for rule in RULES if rule.in_training)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of reading one file: its findings, or why it could not be read."""
+    """The findings in one file, or the reason why it could not be read."""
 
     file: str
     findings: tuple[Finding, ...] = ()
@@ -29,7 +29,7 @@ class Reading:
 
 
 def read_sources(target: str, directory: str, scripts: Iterable[str] = ()) -> tuple[Reading, ...]:
-    """The readings of the target's own file and of scripts, each file once. Paths are relative to ``directory``."""
+    """Read the target's own file and the scripts, each file once. Paths are relative to ``directory``."""
     of_target, root = target_file(target, directory), Path(directory).resolve()
     named = [Path(directory, script) for script in scripts]
     files = dict.fromkeys(path.resolve() for path in ([of_target] if of_target else []) + named)
@@ -37,22 +37,22 @@ def read_sources(target: str, directory: str, scripts: Iterable[str] = ()) -> tu
 
 
 def read_file(path: Path, shown: str = "") -> Reading:
-    """The findings of a Python file. ``shown`` is its name in the findings. Never raises."""
+    """The findings in a Python file. ``shown`` is the file's name in the findings. Never raises."""
     shown = shown or str(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            return Reading(shown, problem=f"{shown} is larger than {_LARGEST_BYTES // 10**6} MB, so it was not read")
-        with tokenize.open(path) as file:  # by the encoding that it declares
+            return Reading(shown, problem=f"{shown} was not read: it is larger than {_LARGEST_BYTES // 10**6} MB")
+        with tokenize.open(path) as file:  # with the encoding that it declares
             return read_text(file.read(), shown)
     except (SyntaxError, UnicodeDecodeError, LookupError):
-        return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
+        return Reading(shown, problem=f"{shown} was not read: it is not text")
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Reading(shown, problem=f"{shown} could not be read: {reason}")
 
 
 def read_text(text: str, shown: str) -> Reading:
-    """The findings in a text of Python, of a file of the name ``shown``. Never raises."""
+    """The findings in Python source. ``shown`` is the file's name in the findings. Never raises."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -65,18 +65,18 @@ def read_text(text: str, shown: str) -> Reading:
     try:
         for node, finding in habits_of(tree):
             number = node.lineno
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # the last of a chain of calls
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # the last call in a chain
                 number = node.func.end_lineno or number
             line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
             found.setdefault((number, finding.recipe), replace(finding, file=shown, line=number, text=line))
-    except Exception as error:  # our own bug: a session is worth having without the findings of one file
-        return Reading(shown, problem=f"{shown} could not be read for habits: {type(error).__name__}: {error}")
+    except Exception as error:  # a bug in our rules must not end the session
+        return Reading(shown, problem=f"{shown} could not be searched for habits: {type(error).__name__}: {error}")
     return Reading(shown, tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.recipe))))
 
 
 def target_file(target: str, directory: str) -> Path | None:
-    """The file of a target, found without importing: None for a target of our own, of a library, or of nowhere."""
-    if target == DEMO:  # there may be a demo.py of the user's
+    """The file of a target, found without an import; None if it is the demo, a library's or missing."""
+    if target == DEMO:  # the user may have a demo.py
         return None
     module = target.rpartition(":")[0] or target
     if module.endswith(".py") or "/" in module:
@@ -87,7 +87,7 @@ def target_file(target: str, directory: str) -> Path | None:
         package = Path(folder, *parts, "__init__.py")
         for path in (package, Path(folder, *parts[:-1], f"{parts[-1]}.py")):
             if all(parts) and is_file(path):
-                return None if is_library(str(path.resolve())) else path  # those habits are not the user's to mend
+                return None if is_library(str(path.resolve())) else path  # the user cannot change a library
     return None
 
 

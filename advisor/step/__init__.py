@@ -1,1 +1,1 @@
-"""The step of training or inference, and how settings change it; trials and ``advisor.load`` share this code."""
+"""The step of training or inference, and the settings applied to it. Trials and ``advisor.load`` share this code."""

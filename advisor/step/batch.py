@@ -1,4 +1,4 @@
-"""Batches: nested structures of tensors walked, moved and copied, and a batch taken apart into a model's call."""
+"""Batches as nested structures of tensors: find, move and copy tensors, and split a batch into a model's call."""
 
 import copy
 import inspect
@@ -13,13 +13,13 @@ from advisor.inlined.chunked_loss import Scores
 from advisor.step.compile import as_prepared
 
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
-# Objects inside objects are searched for tensors to this depth. Levels; a PyTorch Geometric batch needs two.
+# The depth to which objects inside objects are searched for tensors, in levels. PyTorch Geometric needs two.
 _DEEPEST = 4
 _PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device})
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
-# Names of a model's only parameter where it takes a batch as it is.
+# If a model's only parameter has one of these names, the model takes the whole batch.
 _BATCH_NAMES = frozenset({"batch", "batch_dict", "batched_inputs", "data", "data_dict", "inputs", "sample"})
-# Elements of a batch that is inputs and a target. A count.
+# The number of elements in a batch (inputs, target).
 PAIR = 2
 
 
@@ -27,7 +27,7 @@ PAIR = 2
 
 
 def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Every tensor in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
+    """All tensors in a nested batch, depth first: in mappings, lists, tuples, and attributes of other objects."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Scores):
@@ -41,7 +41,7 @@ def tensors_of(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def attributes_with_tensors(part: Any) -> dict[str, Any]:
-    """The attributes of an object that holds tensors, such as a dataclass; empty for anything else."""
+    """The attributes of an object if it holds tensors (a dataclass, for example); otherwise empty."""
     attributes = _attributes_of(part)
     return attributes if next(tensors_of(attributes, 1), None) is not None else {}
 
@@ -49,7 +49,7 @@ def attributes_with_tensors(part: Any) -> dict[str, Any]:
 def _attributes_of(part: Any) -> dict[str, Any]:
     if type(part) in _PLAIN or isinstance(part, torch.nn.Module | type) or inspect.ismodule(part):
         return {}
-    state: Any = object.__getstate__(part)  # its ``__dict__``, or a pair of that and its slots
+    state: Any = object.__getstate__(part)  # ``__dict__``, or the pair (``__dict__``, slots)
     own, slots = state if isinstance(state, tuple) else (state, None)
     return {**(slots or {}), **(own or {})}
 
@@ -57,9 +57,9 @@ def _attributes_of(part: Any) -> dict[str, Any]:
 def map_tensors(
     function: Callable[[torch.Tensor], Any], part: Any, of_object: Callable[[Any], Any] | None = None, depth: int = 0
 ) -> Any:
-    """A batch with every tensor in it replaced by ``function(tensor)``; what holds tensors is copied.
+    """A copy of a batch with every tensor replaced by ``function(tensor)``. Containers of tensors are copied.
 
-    Objects with a method ``to`` are replaced by ``of_object(object)``, unless it is None.
+    Objects with a method ``to`` are replaced by ``of_object(object)``, unless ``of_object`` is None.
     """
     if isinstance(part, torch.Tensor):
         return function(part)
@@ -80,19 +80,19 @@ def map_tensors(
     own = _attributes_of(new)
     for name, value in attributes.items():
         changed = map_tensors(function, value, of_object, depth + 1)
-        if isinstance(own[name], Mapping) and own[name] is not value:  # copied with its owner, which it may know
+        if isinstance(own[name], Mapping) and own[name] is not value:  # the copied owner has its own mapping
             own[name].update(changed)
         else:
-            object.__setattr__(new, name, changed)  # also of a frozen dataclass
+            object.__setattr__(new, name, changed)  # works for frozen dataclasses too
     return new
 
 
 def mover(
     device: torch.device, *, non_blocking: bool = False, memory_format: str = "none", dtype: str = "none"
 ) -> Callable[[Any], Any]:
-    """A function that moves a batch to ``device``; an object with a ``to`` method is moved by that.
+    """A function that moves a batch to ``device``. Objects with a method ``to`` are moved by it.
 
-    Tensors of the matching rank get the memory format, and floating-point ones the type, unless it is ``none``.
+    Tensors of the matching rank get the memory format, and floating-point tensors the type, unless it is ``none``.
     """
     rank = _RANK_OF_FORMAT.get(memory_format)
     layout = getattr(torch, memory_format) if rank else torch.preserve_format
@@ -106,29 +106,29 @@ def mover(
     def move(part: Any) -> Any:
         try:
             moved = part.to(device, non_blocking=non_blocking)
-        except TypeError:  # its method takes a device alone
+        except TypeError:  # a method that takes only a device
             moved = part.to(device)
         return part if moved is None else moved  # None: it was moved in place
 
     if rank is None and wanted is None:
         return lambda batch: map_tensors(move, batch, move)
-    # Converted after the copy: on the host that is slow, and would copy pinned memory into memory that is not.
+    # Convert after the copy: on the host it is slow, and its result is not in pinned memory.
     return lambda batch: map_tensors(converted, map_tensors(move, batch, move))
 
 
 @torch.no_grad()
 def copy_into(static: Any, batch: Any) -> None:
-    """Copy a batch's tensors into those of a batch of the same structure and shapes; types are converted."""
+    """Copy a batch's tensors into ``static``, a batch with the same structure and shapes. Types are converted."""
     for destination, source in zip(tensors_of(static), tensors_of(batch), strict=True):
-        # A copy that converts does so on the host first, and waits.
+        # A copy with a conversion would convert on the host and wait, so convert on the device.
         moved = source if source.dtype == destination.dtype else source.to(destination.device, non_blocking=True)
         destination.copy_(moved, non_blocking=True)
 
 
 def signature_of(part: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind of part
-    """The structure, shapes, types and Python values of a batch, without the contents of its tensors.
+    """The structure, shapes, types and Python values of a batch, without the values of its tensors.
 
-    Batches of equal signatures, which can be hashed, fit one captured graph.
+    Signatures can be hashed. Batches with equal signatures can use the same captured graph.
     """
     kind = type(part)
     if isinstance(part, torch.Tensor):
@@ -150,7 +150,7 @@ def signature_of(part: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for e
 
 
 class SplitBatch(NamedTuple):
-    """A batch as a model call: positional inputs, keyword inputs, and the target (None when there is none)."""
+    """A batch as a model call: positional inputs, keyword inputs, and the target (None without a target)."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -158,11 +158,11 @@ class SplitBatch(NamedTuple):
 
 
 class ForwardInputs:
-    """The inputs of a model, by the signature of its forward pass; any input if there is none.
+    """The inputs of a model, from the signature of its forward pass. Without a signature, any inputs are allowed.
 
-    ``required`` are the names of inputs without a default, in order; ``names`` are all inputs that can be given by
-    name. ``places`` are the inputs that can be given by position, None for any number. ``takes_list``: the first input
-    is annotated as a list, as detectors take images.
+    ``required`` are the names of inputs without a default, in order. ``names`` are all inputs that can be given by
+    name. ``places`` are the inputs that can be given by position, or None for any number. ``takes_list``: the first
+    input is annotated as a list (detectors take a list of images).
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -180,9 +180,9 @@ class ForwardInputs:
         self.takes_list = re.match(r"(<class '|typing\.)?list\b", annotation, re.IGNORECASE) is not None
 
     def count(self, *, with_labels: bool = False) -> int | None:
-        """The number of inputs that the model needs, at least one; None when it takes any number.
+        """The number of inputs that the model needs, at least one; None if it takes any number.
 
-        ``with_labels`` counts labels too that it can do without.
+        ``with_labels`` also counts optional labels.
         """
         if self.places is None:
             return None
@@ -193,19 +193,19 @@ class ForwardInputs:
 def splitter(
     model: torch.nn.Module, *, with_target: bool, with_labels: bool = False, target_name: str = ""
 ) -> Callable[[Any], SplitBatch]:
-    """The function that divides this model's batches into inputs and target, by the names and the number of inputs.
+    """Return a function that splits this model's batches into inputs and target, by the model's inputs.
 
-    - A mapping becomes keyword arguments; keys that the model has no parameter for are left out. The target is the
-      entry called ``target_name``, ``labels``, ``target``, ``y`` ..., else the whole mapping. If no key names an input
-      and the model has one input, it gets the only entry besides a target, or the only tensor; else the whole mapping.
-    - An object with the model's inputs as attributes, such as a batch of graphs or a dataclass, is used like a mapping.
-    - The last part of a tuple or a list is the target, the others are inputs. If there are more parts than the model
-      takes, it gets those that it needs, and the target is a tuple of the rest. ``((x1, x2), y)`` means ``(x1, x2,
-      y)``; a mapping of several inputs in the place of one is unpacked.
-    - Anything else is the only input, and so is any batch if the model's only parameter is called ``batch``.
+    - A mapping becomes keyword arguments, without keys that the model does not take. The target is the entry
+      ``target_name``, ``labels``, ``target``, ``y`` ..., or else the whole mapping. If no key names an input and the
+      model has one input, that is the only entry besides a target, or the only tensor, or else the whole mapping.
+    - An object with the model's inputs as attributes (a batch of graphs, a dataclass) is used like a mapping.
+    - The last part of a tuple or a list is the target, and the others are inputs. If there are too many parts, the
+      model gets as many as it needs, and the target is a tuple of the other parts. ``((x1, x2), y)`` means ``(x1, x2,
+      y)``. A mapping of several inputs in place of one input is unpacked.
+    - Any other object is the only input. If the model's only parameter is ``batch``, so is every batch.
 
-    ``with_target``: a target is wanted, and not given to a model that does not need it. ``with_labels``: the model gets
-    optional labels, as it computes its own loss; with a target only those of mappings.
+    ``with_target``: return a target too, and do not pass it to a model that does not need it. ``with_labels``: pass
+    optional labels to the model, which computes its own loss; if a target is returned too, only labels in mappings.
     """
     inputs = ForwardInputs(model)
     required, needed = frozenset(inputs.required), inputs.count(with_labels=with_labels and not with_target)
@@ -243,7 +243,7 @@ def splitter(
         return SplitBatch(tuple(alone) if len(alone) == 1 and not of_batches else (batch,), kwargs, target)
 
     def split_parts(batch: Sequence[Any]) -> SplitBatch:
-        # A list of mappings is one of samples, as detectors take it, but for a pair of inputs and targets.
+        # A list of mappings is a list of samples (for detectors), unless it is a pair of inputs and targets.
         mappings = needed == 1 and isinstance(batch, list) and all(isinstance(sample, Mapping) for sample in batch)
         samples = mappings and (len(batch) != PAIR or batch[0].keys() == batch[1].keys())
         images = inputs.takes_list and isinstance(batch, list) and all(isinstance(one, torch.Tensor) for one in batch)
@@ -258,7 +258,7 @@ def splitter(
         fewest, most = needed or 1, len(parts) if inputs.places is None else len(inputs.places)
         if isinstance(first, tuple | list) and 1 < fewest <= len(first) <= most:
             parts = (*first, parts[1])
-        if len(parts) <= fewest:  # the model needs all
+        if len(parts) <= fewest:  # the model needs all parts
             return SplitBatch(parts, {}, parts[0] if len(parts) == 1 else batch)
         count = len(parts) - 1 if len(parts) - 1 <= most else fewest
         return SplitBatch(parts[:count], {}, parts[-1] if count == len(parts) - 1 else parts[count:])
@@ -267,9 +267,9 @@ def splitter(
 
 
 def _fields_of(batch: Any, inputs: ForwardInputs) -> dict[str, Any]:
-    """The inputs and the target that an object holds by name; empty if the model takes the object itself.
+    """The inputs and the target in an object's attributes; empty if the model takes the object itself.
 
-    A model with one input gets the object's own attribute of that name, or the only tensor besides a target.
+    A model with one input gets the object's attribute with that name, or the only tensor besides a target.
     """
     required = inputs.required
     if isinstance(batch, torch.Tensor) or not required:

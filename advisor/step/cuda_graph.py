@@ -1,4 +1,4 @@
-"""A call captured in a CUDA graph. PyTorch documentation, CUDA semantics, CUDA Graphs."""
+"""Capture a call in a CUDA graph (see PyTorch's documentation: CUDA semantics, CUDA Graphs)."""
 
 import functools
 import traceback
@@ -15,7 +15,7 @@ from advisor.process.meanwhile import replaced
 
 
 class CudaGraph:
-    """A call captured in a CUDA graph; ``result`` is what it returned, overwritten by each replay."""
+    """A call captured in a CUDA graph. Each replay overwrites ``result``, the return value of the call."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -23,7 +23,7 @@ class CudaGraph:
         self.result: Any = None
 
     def warm_up(self, call: Callable[[], Any]) -> Any:
-        """Run a call eagerly, on the stream that captures: autograd's nodes belong to the stream that made them."""
+        """Run a call eagerly on the capture stream, because autograd's nodes stay on the stream that made them."""
         stream, current = capture_stream(self.device), torch.cuda.current_stream(self.device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -34,10 +34,10 @@ class CudaGraph:
     def capture(
         self, call: Callable[[], Any], generators: Iterable[torch.Generator] = (), beside: "CudaGraph | None" = None
     ) -> None:
-        """Capture a call without running its kernels. It draws random numbers from ``generators`` of the device.
+        """Capture a call without running its kernels. The call draws from the device's ``generators``.
 
-        It shares the memory of the graph ``beside``: a replay of either overwrites the results of the other. Raises
-        what the call raises, or PyTorch's error of the capture.
+        The graph shares its memory with the graph ``beside``: each replay overwrites the other's results. Raises the
+        error of the call, or PyTorch's error of the capture.
         """
         for generator in generators:
             self.graph.register_generator_state(generator)
@@ -47,12 +47,12 @@ class CudaGraph:
             with self._capturing(self.graph, None if beside is None else beside.graph.pool()):
                 try:
                     self.result = call()
-                except Exception as error:  # ending a capture that has failed raises again, and says less
+                except Exception as error:  # keep it: the end of a failed capture raises a less clear error
                     failure = error
         except Exception as error:
             failure = failure or error
         if failure is not None:
-            # In PyTorch 2.11 a failed capture leaves random generators capturing; one that works resets them.
+            # In PyTorch 2.11, random generators stay in capture mode after a failed capture. A new capture resets them.
             with suppress(RuntimeError), self._capturing(torch.cuda.CUDAGraph()):
                 torch.zeros(1, device=self.device)
             torch.cuda.set_rng_state(draws, self.device)
@@ -61,8 +61,8 @@ class CudaGraph:
     @contextmanager
     def _capturing(self, graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
         stream = capture_stream(self.device)
-        current = torch.cuda.current_stream(self.device)  # left behind where a capture cannot be ended
-        # A loader's thread that pins memory calls CUDA meanwhile, which any other error mode takes for a fault.
+        current = torch.cuda.current_stream(self.device)  # a failed capture would leave its own stream current
+        # A loader's pinning thread calls CUDA during the capture. In other error modes this ends the capture.
         captures = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         with torch.cuda.stream(current), captures:
             yield
@@ -74,16 +74,16 @@ class CudaGraph:
 
 @functools.cache
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream."""
+    """The capture stream of a device, one for all graphs, because libraries allocate a workspace for each stream."""
     return torch.cuda.Stream(device)
 
 
 def forget_accumulators(modules: Iterable[torch.nn.Module], parameters: Iterable[torch.Tensor]) -> None:
-    """Have autograd create its gradient accumulation nodes again, on the stream that uses them next.
+    """Make autograd create its gradient accumulation nodes again, on the stream that uses them next.
 
-    A node lives as long as an earlier loss, for example in a variable of the user, and stays on that loss's stream, for
-    which a capture cannot wait. Assigning data of another type makes autograd forget the node. Nothing is done for
-    DistributedDataParallel, whose hooks are on those nodes.
+    A node lives as long as an earlier loss (in a user's variable, for example). It stays on the stream of that loss,
+    and a capture cannot wait for this stream. Assigning data of another type makes autograd drop the node. Models with
+    DistributedDataParallel are left alone, since their hooks are on these nodes.
     """
     layers = [layer for module in modules for layer in module.modules()]
     if any(isinstance(layer, torch.nn.parallel.DistributedDataParallel) for layer in layers):
@@ -98,9 +98,9 @@ def forget_accumulators(modules: Iterable[torch.nn.Module], parameters: Iterable
 
 
 def reason_of(error: Exception) -> str:
-    """PyTorch's message of a capture that failed, and the user's line that it came from."""
+    """PyTorch's message for a failed capture, and the user's line that caused it."""
     if isinstance(error, torch.OutOfMemoryError):
-        return "the GPU ran out of memory while the step was captured"
+        return "the GPU ran out of memory during the capture of the step"
     lines = traceback.extract_tb(error.__traceback__)
     users = [line for line in lines if not is_library(line.filename)]
     place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno}: {users[-1].line})" if users else ""
@@ -109,12 +109,12 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def as_if_captured() -> Iterator[None]:
-    """Make code that asks whether a graph is being captured hear yes, in eager steps too.
+    """Inside this context, tell code in eager steps too that a graph is being captured.
 
     Some code then behaves differently: Hugging Face makes attention masks without reading their values, and that is to
     be compiled before a capture. PyTorch's transformers (2.6 to 2.14) otherwise make the host wait to choose kernels.
     """
-    # The same functions each time, or compilers compile anew.
+    # Use the same function objects each time; otherwise compilers compile again.
     asked = replaced(torch.cuda, "is_current_stream_capturing", _yes)
     with asked, replaced(transformer, "_detect_is_causal_mask", _is_called_causal):
         yield

@@ -1,4 +1,4 @@
-"""A loader whose batches arrive on the device, the next one copied ahead, and transforms that run on them there."""
+"""A loader that copies batches to the device, the next one ahead of time, and transforms that run there."""
 
 import copy
 import itertools
@@ -17,24 +17,24 @@ from advisor.step.step import mover_of
 
 
 class DeviceLoader:
-    """Yields a loader's batches after ``move``: a copy of each on the device.
+    """Yields a loader's batches, each copied to the device by ``move``.
 
-    With ``ahead`` the next batch is copied on a separate CUDA stream while the step computes; on other devices nothing
-    is copied ahead. ``move`` must not wait for the device. ``len`` and attributes such as ``sampler`` are the loader's.
+    With ``ahead``, the next batch is copied on a separate CUDA stream during the current step; on other devices nothing
+    is copied ahead. ``move`` must not wait for the device. ``len`` and attributes (``sampler``) are the loader's.
     """
 
     def __init__(self, loader: Any, device: torch.device, move: Callable[[Any], Any], ahead: bool) -> None:
         self.loader = loader
         self.device = device
         self.move = move
-        # One for all epochs: memory that is freed stays with the stream it was allocated on.
+        # One stream for all epochs, because freed memory stays with the stream on which it was allocated.
         self.stream = torch.cuda.Stream(device) if ahead and device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet while the object is copied or unpickled
+        if name == "loader":  # not set yet while the object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -42,12 +42,12 @@ class DeviceLoader:
         return map(self.move, self.loader) if self.stream is None else self._one_ahead(self.stream)
 
     def _one_ahead(self, stream: torch.cuda.Stream) -> Iterator[Any]:
-        """The batches, each copied before the one ahead of it is given out."""
+        """The batches. The copy of the next batch starts before a batch is yielded."""
         ready: list[Any] = []
         for batch in self.loader:
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(stream)
-            stream.wait_stream(current)  # memory that an earlier batch gave back may still be read by a step under way
+            stream.wait_stream(current)  # the current step may still read memory that an earlier batch freed
             with torch.cuda.stream(stream):
                 upcoming = self.move(batch)
             yield from ready
@@ -57,9 +57,9 @@ class DeviceLoader:
 
 
 def loop_loader(data: Any, plan: StepPlan) -> Any:
-    """``data`` for the loop: a DataLoader wrapped as the plan says; anything else unchanged.
+    """Wrap a DataLoader for the loop as the plan says. Other data is returned unchanged.
 
-    Accelerate reads a batch ahead itself to know when an epoch ends, so nothing else is read ahead with it.
+    With Accelerate no batch is copied ahead, since Accelerate itself reads a batch ahead to know when an epoch ends.
     """
     if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
         return data
@@ -70,7 +70,7 @@ def loop_loader(data: Any, plan: StepPlan) -> Any:
 
 
 def is_loader(data: Any) -> bool:
-    """Whether ``data`` yields batches, wrapped or not."""
+    """Whether ``data`` is a DataLoader, wrapped or not."""
     return isinstance(data, DataLoader | DeviceLoader)
 
 
@@ -81,7 +81,7 @@ class OnDevice:
         self.transforms = [NormalizeStep(one) if hasattr(one, "mean") else one for one in transforms]
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with its images transformed; it is not changed itself."""
+        """Return a copy of the batch with its images transformed."""
         images = next((tensor for tensor in tensors_of(batch) if tensor.dim() > 3), None)
         if images is None:
             return batch
@@ -92,10 +92,10 @@ class OnDevice:
 
 
 def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
-    """A copy of a dataset without its last transforms, if these can run on batches; and these transforms.
+    """A copy of a dataset without its last transforms that can run on batches, and the list of these transforms.
 
-    They are taken from the end of its attribute ``transform``, one transform or a ``Compose``, also of the dataset
-    inside a ``Subset``. The list is empty if there are none.
+    They are taken from the end of the attribute ``transform`` (one transform or a ``Compose``), in a ``Subset`` from
+    the inner dataset. The list is empty if there are none.
     """
     if not hasattr(dataset, "transform"):
         if not hasattr(dataset, "dataset"):
@@ -109,7 +109,7 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
     changed = copy.copy(dataset)
     if first < len(steps):
         changed.transform = type(dataset.transform)(steps[:first]) if first else torch.nn.Identity()
-        both = getattr(dataset, "transforms", None)  # in which torchvision's datasets keep it a second time
+        both = getattr(dataset, "transforms", None)  # torchvision's datasets hold the transform here too
         if getattr(both, "transform", None) is dataset.transform:
             changed.transforms = copy.copy(both)
             changed.transforms.transform = changed.transform
@@ -117,6 +117,6 @@ def without_last_transforms(dataset: Any) -> tuple[Any, list[Any]]:
 
 
 def is_movable(transform: Any) -> bool:
-    """Whether a torchvision transform of this name treats every image the same, without random numbers."""
+    """Whether a torchvision transform treats every image the same, without random numbers."""
     of_torchvision = type(transform).__module__.startswith("torchvision.transforms")
     return of_torchvision and type(transform).__name__ in ("ToDtype", "ConvertImageDtype", "Normalize")

@@ -1,4 +1,4 @@
-"""GraphedStep: a step that is captured in CUDA graphs and replayed; and ``captured``, which makes one of a step."""
+"""GraphedStep: a step that is captured in CUDA graphs and replayed. ``captured`` makes it from another step."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,24 +19,24 @@ from advisor.step.step import OwnStep, Step, TrainStep
 from advisor.step.watch import OPTIONS, PLAIN, Place, Saved, Watch, numbers_of_modules, objects_near, places_near
 
 S = TypeVar("S", bound=Step)
-# Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that. A count.
+# Eager steps before a capture: in the first steps, libraries allocate workspaces and compilers compile.
 WARM_UP_STEPS = 3
-# DistributedDataParallel times its first ten steps, for which the host waits, and orders its buckets in the second.
+# DistributedDataParallel makes the host wait to time its first ten steps, and orders its buckets in the second.
 WARM_UP_STEPS_OF_DDP = 11
 MOST_SIGNATURES = 8
-AUDIT_EVERY = 1_000  # replays
-# A graph that was replayed less often was not worth its capture: the next one waits twice as many eager steps.
+AUDIT_EVERY = 1_000  # replays between two comparisons with an eager step
+# A graph with fewer replays was not worth its capture: the next capture waits for twice as many eager steps.
 _WORTH_A_CAPTURE = 50
 _MOST_WARM_UP_STEPS = 1_000
-_MANY_WARM_UP_STEPS = 40  # so many before a capture, and the user is told why
-# Relative difference of losses and outputs between a replay and an eager step. Kernels that add in an order of their
-# own differ by less in bfloat16; a number that a graph froze shows above it.
+_MANY_WARM_UP_STEPS = 40  # if more eager steps are needed before a capture, a warning says why
+# The largest relative difference of losses and outputs between a replay and an eager step. Another order of additions
+# differs by less, even in bfloat16; a number that a graph froze differs by more.
 _SAME_RESULT = 1e-2
-_SAME_ROUGHLY = 5e-2  # of the sizes of two updates, and beside compiled code, which rounds at other places
+_SAME_ROUGHLY = 5e-2  # the same for the sizes of updates, and for compiled code, which rounds differently
 
 
 class CaptureError(RefusedError):
-    """A step that cannot be recorded in a CUDA graph; what PyTorch raised is its ``__cause__``."""
+    """A step cannot be captured in a CUDA graph. ``__cause__`` is PyTorch's error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the step cannot be captured in a CUDA graph: {reason}.")
@@ -44,24 +44,24 @@ class CaptureError(RefusedError):
 
 @dataclass(slots=True)
 class Recorded:
-    """A captured step: its graph, the batch that it reads, and the work that remains after a replay."""
+    """A captured step: its graph, the batch that the graph reads, and the data for the work after a replay."""
 
     graph: Any
     batch: Any
-    updates: bool  # the graph also makes the update, with these learning rates
+    updates: bool  # the graph also makes the update, with the learning rates ``rates``
     rates: list[TensorRates]
-    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # those that the graph writes
-    # Of parameters of other optimizers, whose gradients are accumulated.
+    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # written by the graph
+    # The parameters of other optimizers with such gradients, which are accumulated.
     others: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    kept: list[torch.Tensor] = field(default_factory=list)  # whose gradients existed before: the graph adds to them
-    # Of a step whose loss stays outside: the second graph, where it begins, and the loss's gradients there.
+    kept: list[torch.Tensor] = field(default_factory=list)  # parameters to whose old gradients the graph adds
+    # If the loss stays outside: the graph of the backward pass, the outputs where it begins, and their gradients.
     backward: Any = None
     outputs: list[torch.Tensor] = field(default_factory=list)
     seeds: list[torch.Tensor] = field(default_factory=list)
 
 
 class GraphedStep:
-    """A step that runs eagerly three times, with DDP 11 times, and is then captured in a CUDA graph and replayed.
+    """A step that runs eagerly three times (with DDP 11 times), and is then captured in a CUDA graph and replayed.
 
     There is a graph for each signature of the batch, eight at most; batches of others run eagerly. The first replay is
     compared with an eager step from the same state. Learning rates are followed. Before each replay the step looks at
@@ -70,10 +70,10 @@ class GraphedStep:
     (:mod:`advisor.step.watch`). After every 1,000 replays, unless random numbers are drawn or the step is the user's
     own, the loss is also computed eagerly, and a difference is treated the same. Else call :meth:`recapture`.
 
-    A replay runs no Python: what the step keeps in attributes is the graph's memory, which the next replay overwrites.
-    The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps on the host, and
-    once options other than the learning rate have changed. A step that cannot be captured runs eagerly, with a warning;
-    one that is ``required`` to be raises CaptureError, or what PyTorch raises where memory runs out.
+    A replay runs no Python. Tensors that the step stores in attributes are in the graph's memory, and the next replay
+    overwrites them. The update stays outside the graph with a gradient scaler, with an optimizer that counts its steps
+    on the host, or after a change of options other than the learning rate. A step that cannot be captured runs eagerly,
+    with a warning. If it is ``required``, it raises CaptureError, or PyTorch's error if memory runs out.
 
     Other attributes are those of the step, such as ``plan``, ``scaler`` and ``state_dict``.
     """
@@ -81,7 +81,7 @@ class GraphedStep:
     def __init__(self, step: Any, graph: Callable[[torch.device], Any] = CudaGraph, *, required: bool = False) -> None:
         step.around_forward = as_if_captured
         self.step = step
-        self.reason = ""  # why the last graph was forgotten, or why there will be none
+        self.reason = ""  # why the last graph was dropped, or why the step cannot be captured
         self.replays = 0
         self._make_graph, self._eager = graph, graph(step.device)
         self._required = required
@@ -90,7 +90,7 @@ class GraphedStep:
         self._call = step.function if self._own else step.call.loss_function if isinstance(step, TrainStep) else None
         self._optimizers: list[Any] = [step.optimizer] if isinstance(step, TrainStep) else []
         self._usual = self._needed = WARM_UP_STEPS if unwrapped(step.model) is step.model else WARM_UP_STEPS_OF_DDP
-        self._seen: dict[Any, int] = {}  # eager steps by the signature of their batch
+        self._seen: dict[Any, int] = {}  # the number of eager steps for each signature of a batch
         self._recorded: dict[Any, Recorded] = {}
         self._watch: Watch | None = None
 
@@ -103,9 +103,9 @@ class GraphedStep:
         return bool(self._recorded)
 
     def recapture(self, reason: str = "") -> None:
-        """Forget all graphs: the step runs eagerly three times, with DDP 11 times, and is captured anew.
+        """Drop all graphs. The step runs eagerly three times (with DDP 11 times), and is captured again.
 
-        With a ``reason``, after graphs that were hardly used, it runs longer: twice as many steps each time.
+        If a ``reason`` is given and the old graphs were hardly used, it runs eagerly for twice as many steps each time.
         """
         short = self.captured and self.replays < _WORTH_A_CAPTURE
         self._needed = min(2 * self._needed, _MOST_WARM_UP_STEPS) if short and reason else self._usual
@@ -115,7 +115,7 @@ class GraphedStep:
         self._seen.clear()
         self._recorded.clear()
         if self._needed > _MANY_WARM_UP_STEPS:
-            self._warn_once(f"the step is captured again and again: {reason}. Keep such a value in a tensor.")
+            self._warn_once(f"the step is captured again and again: {reason}. Store this value in a tensor.")
 
     def _warn_once(self, text: str) -> None:
         if not self._warned:
@@ -123,7 +123,7 @@ class GraphedStep:
             warnings.warn(f"step.cuda_graph: {text}", stacklevel=4)
 
     def __call__(self, batch: Any) -> Any:
-        """One step: replayed where there is a graph for the batch, otherwise run eagerly or captured."""
+        """Run one step: replay the graph for the batch if there is one; otherwise run eagerly, or capture."""
         key = (signature_of(batch), torch.is_grad_enabled())
         if self._watch is not None and (changed := self._watch.changed()):
             self._options_change = self._options_change or changed == OPTIONS
@@ -138,11 +138,11 @@ class GraphedStep:
     # --- eager steps and captures -------------------------------------------------------------------------------------
 
     def _run_or_capture(self, key: Any, batch: Any) -> Any:
-        """Run a step; capture it once enough steps with such a batch have run."""
+        """Run a step, or capture it if enough steps with such a batch have run."""
         if self._refused:
             return self._run(batch)
         if key not in self._seen and len(self._seen) == MOST_SIGNATURES:
-            self._warn_once(f"batches of more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths.")
+            self._warn_once(f"batches have more than {MOST_SIGNATURES} shapes: others run eagerly. Pad to few lengths.")
             return self._run(batch)
         if self._own and not self._seen:
             near = objects_near(torch.optim.Optimizer, self._call)
@@ -152,7 +152,7 @@ class GraphedStep:
         if not self._seen and (self._own or isinstance(self.step, TrainStep)):
             forget_accumulators(self._modules(), self._trained())
         self._seen[key] = seen = self._seen.get(key, 0) + 1
-        # A shape that comes later needs one step for what is chosen or compiled by shape.
+        # A later shape needs only one eager step, to choose or compile kernels for this shape.
         needed = 1 if self._recorded else self._needed
         return self._run(batch) if seen <= needed else self._capture(key, batch)
 
@@ -160,12 +160,12 @@ class GraphedStep:
         return self._eager.warm_up(lambda: self.step.compute(batch))
 
     def _capture(self, key: Any, batch: Any) -> Any:
-        """Run one step eagerly, capture it, and compare a replay from the same state; the result of one of the two."""
+        """Run one step eagerly, capture it, and compare a replay from the same state. Return one of the results."""
         saved, before = self._saved(), self._near()
         buffers = [id(one) for module in self._modules() for one in module.buffers()]
         expected = self._run(batch)
         if buffers != [id(one) for module in self._modules() for one in module.buffers()]:
-            self._give_up("it replaces a buffer in each step: write into the buffer, as by copy_()")
+            self._give_up("it replaces a buffer in each step: write into the buffer instead, by copy_()")
             return expected
         drew, moved = (saved.drew(), saved.moved()) if saved else (True, None)
         parameters = [one for module in self._modules() for one in module.parameters()]
@@ -173,7 +173,7 @@ class GraphedStep:
         try:
             static = map_tensors(lambda one: one.detach().clone().requires_grad_(one.requires_grad), batch)
             recorded = self._record(static, gradients)
-        except Exception as error:  # whatever the user's code or CUDA raises
+        except Exception as error:  # the user's code and CUDA may raise anything
             for parameter, gradient in gradients.items():
                 parameter.grad = gradient
             for place, value in after:
@@ -183,7 +183,7 @@ class GraphedStep:
         self._recorded[key] = recorded
         optimizers = self._optimizers if recorded.updates else []
         self._watch = Watch(self.step.model, self._places(), optimizers, recorded.kept)
-        if saved is None:  # too large to be copied: the eager step stands
+        if saved is None:  # the state is too large to copy, so the eager step's result is kept
             return expected
         saved.restore()
         result = self._replay(recorded)
@@ -192,7 +192,7 @@ class GraphedStep:
         saved.restore()
         for place, value in before:
             place.put(value)
-        self._give_up("a replay computes something else than the step: it reads values that a graph cannot follow")
+        self._give_up("a replay and the step have different results: the step reads values that a graph cannot follow")
         return self._run(batch)
 
     def _give_up(self, reason: str, error: Exception | None = None) -> None:
@@ -203,12 +203,12 @@ class GraphedStep:
             raise error
         if self._required:
             raise CaptureError(reason) from error
-        warnings.warn(f"step.cuda_graph is left out, the step runs as it is: {reason}.", stacklevel=5)
+        warnings.warn(f"step.cuda_graph is left out, and the step runs without a graph: {reason}.", stacklevel=5)
 
     def _record(self, batch: Any, gradients: Mapping[torch.Tensor, Any]) -> Recorded:
-        """Capture a step on this batch. Each replay overwrites its gradients, which are in the graph's memory.
+        """Capture a step on this batch. Its gradients are in the graph's memory, and each replay overwrites them.
 
-        ``gradients`` are those of all parameters before. Raises ValueError where a number near changes in every step.
+        ``gradients`` are the earlier gradients of all parameters. Raises ValueError if a number changes in every step.
         """
         numbers = [(place, value) for place in self._places() if type(value := place.value()) in PLAIN]
         updates, device = self._updates_inside, self.step.device
@@ -222,7 +222,7 @@ class GraphedStep:
             self._capture_calls(recorded, next((one.graph for one in self._recorded.values()), None))
         for place, value in numbers:
             if [place.value()] != [value]:
-                raise ValueError(f"{place.name} changes in each step, and a replay runs no Python")
+                raise ValueError(f"{place.name} changes in each step, but a replay runs no Python")
         trained = set(self._trained())
         for parameter, gradient in gradients.items():
             made = parameter.grad
@@ -236,14 +236,14 @@ class GraphedStep:
         return recorded
 
     def _capture_calls(self, recorded: Recorded, beside: Any) -> None:
-        """Capture what a replay runs, in the memory of the graph ``beside`` where there is one."""
+        """Capture the calls of a step, in the memory of the graph ``beside`` if there is one."""
         device = self.step.device.type
         generators = [one for one in objects_near(torch.Generator, self._call) if one.device.type == device]
         recorded.graph.capture(lambda: self.step.body(recorded.batch, update=recorded.updates), generators, beside)
 
     @property
     def _updates_inside(self) -> bool:
-        """Whether the graph makes the update too."""
+        """Whether the graph also makes the update."""
         alone = getattr(self.step, "scaler", None) is None and not self._options_change
         return self._own or (alone and all(map(updates_without_host, self._optimizers)))
 
@@ -252,11 +252,11 @@ class GraphedStep:
         return [one for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]]
 
     def _modules(self) -> list[torch.nn.Module]:
-        """The model, and modules near the step, such as another model that the loss calls."""
+        """The model, and modules near the step (another model that the loss calls, for example)."""
         return [self.step.model, *objects_near(torch.nn.Module, self._call)]
 
     def _places(self) -> list[Place]:
-        """The places near the step: of its loss or function, and the attributes of the model's modules."""
+        """The places of values near the step: in its loss or function, and attributes of the model's modules."""
         return [*places_near(self._call), *numbers_of_modules(self.step.model)]
 
     def _near(self) -> list[tuple[Place, Any]]:
@@ -265,9 +265,9 @@ class GraphedStep:
         return [(place, place.value()) for place in (*places_near(self._call), *held)]
 
     def _saved(self) -> Saved | None:
-        """Copies of what a step changes; None where they would take more than a quarter of the free memory."""
+        """Copies of the tensors that a step changes; None if they need more than a quarter of the free memory."""
         found: list[Any] = [one for module in self._modules() for one in (*module.parameters(), *module.buffers())]
-        found += [one.grad for one in found]  # a step may add to them
+        found += [one.grad for one in found]  # a step may add to gradients
         found += [value for one in self._optimizers for each in one.state.values() for value in each.values()]
         tensors = {id(one): one for one in found if isinstance(one, torch.Tensor) and one.layout is torch.strided}
         needed, device = sum(tensor.nbytes for tensor in tensors.values()), self.step.device
@@ -292,12 +292,12 @@ class GraphedStep:
         return result
 
     def _replay_calls(self, recorded: Recorded) -> Any:
-        """Run what was captured; the result, in memory that no later replay overwrites."""
+        """Replay the graph. Return a copy of its result that later replays do not overwrite."""
         recorded.graph.replay()
         return map_tensors(own_copy, recorded.graph.result)
 
     def _audited(self, recorded: Recorded) -> Any:
-        """Replay, and compare the result with that of the forward pass and the loss run once eagerly."""
+        """Replay, and compare the result with the forward pass and the loss, run eagerly on the same batch."""
         saved = Saved(list(self.step.model.buffers()), self.step.device)
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             expected = self.step.forward(recorded.batch)
@@ -342,7 +342,7 @@ class GraphedAroundLoss(GraphedStep):
         recorded.graph.replay()
         for parameter in self.step.parameters:
             parameter.grad = None
-        # A loss may keep what it gets, and replays overwrite the graph's own.
+        # The loss gets copies, because it may keep them, and replays overwrite the graph's outputs.
         result = recorded.graph.result
         copies = {id(one): one.detach().clone().requires_grad_(one.requires_grad) for one in tensors_of(result)}
         output = map_tensors(lambda tensor: copies[id(tensor)], result)
@@ -352,7 +352,7 @@ class GraphedAroundLoss(GraphedStep):
             gradient = copies[id(one)].grad
             seed.zero_() if gradient is None else seed.copy_(gradient)
         recorded.backward.replay()
-        # A loss may reach parameters by itself too, as one that holds weights down or has some of its own.
+        # The loss may also use parameters directly (weight penalties, or parameters of its own).
         for parameter, gradient in recorded.gradients:
             if parameter.grad is not None:
                 gradient.add_(parameter.grad)
@@ -360,23 +360,23 @@ class GraphedAroundLoss(GraphedStep):
 
 
 def _agree(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether the floating-point tensors of two results are of the same size, tensor by tensor."""
+    """Whether the norms of the floating-point tensors of two results agree, tensor by tensor."""
     pairs = [pair for pair in zip(tensors_of(one), tensors_of(other), strict=False) if pair[0].is_floating_point()]
     norms = [[tensor.detach().float().norm() for tensor in pair] for pair in pairs]
     return all(torch.allclose(a, b, rtol=tolerance, atol=1e-5, equal_nan=True) for a, b in norms)
 
 
 def own_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor, which the caller may change; a parameter itself."""
+    """A copy of a tensor, which the caller may change. Parameters are returned themselves."""
     return tensor if isinstance(tensor, torch.nn.Parameter) else tensor.detach().clone()
 
 
 def captured(step: S, *, required: bool = False) -> S | GraphedStep:
-    """The step as its plan says: captured in a CUDA graph, or as it is. Raises UsageError without a GPU."""
+    """Return the step, captured in a CUDA graph if its plan says so. Raises UsageError if this needs a missing GPU."""
     if not step.plan.cuda_graph:
         return step
     if step.device.type != "cuda":
-        raise UsageError(f"step.cuda_graph needs a CUDA GPU, and the model is on the {step.device}.", "Leave it out.")
+        raise UsageError(f"step.cuda_graph needs a CUDA GPU, but the model is on the {step.device}.", "Leave it out.")
     if step.plan.cuda_graph == AROUND_LOSS and isinstance(step, TrainStep):
         return GraphedAroundLoss(step, required=required)
     return GraphedStep(step, required=required)

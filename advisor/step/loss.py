@@ -1,4 +1,4 @@
-"""Losses: the four forms, how a signature tells them apart, and the number in what a loss returns."""
+"""Losses: their four forms, the form by a signature, and the loss in the result of a loss function."""
 
 import contextlib
 import functools
@@ -34,12 +34,12 @@ class LossForm(StrEnum):
 
     @property
     def call(self) -> str:
-        """The first two forms as a call, such as ``loss(model, batch)``."""
+        """One of the first two forms as a call: ``loss(model, batch)``, for example."""
         return f"loss({self.replace('_', ', ')})"
 
 
 class LossError(TypeError):
-    """The loss cannot be used for training; the message says what is wrong and what to do."""
+    """A loss cannot be used for training. The message says what is wrong and what to do."""
 
     def __init__(self, message: str, hint: str = FORMS) -> None:
         super().__init__(f"{message} {hint}")
@@ -48,10 +48,10 @@ class LossError(TypeError):
 
 
 def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
-    """The form of a loss by its signature; None if that leaves it open.
+    """The form of a loss by its signature; None if the signature does not show it.
 
-    The name or annotation of the first parameter decides, else a second parameter with a name for labels. Modules and
-    losses of one argument or of more than two targets get output and target. LossError for ``loss(target, output)``.
+    The name or annotation of the first parameter decides, or else the name of a second parameter for labels. Modules,
+    and losses with one parameter, get output and target. Raises LossError for ``loss(target, output)``.
     """
     if loss is None:
         return LossForm.OWN
@@ -71,11 +71,11 @@ def form_of(loss: Callable[..., Any] | None) -> LossForm | None:
 
 
 class LossCall:
-    """The calls of a model and its loss on a batch, in a form that is known.
+    """Calls a model and its loss on a batch, in a known form.
 
-    A loss of an output gets the rest of the batch after the model's inputs: one target, several targets one by one, or
-    the whole batch if its second parameter is called ``batch``. PyTorch's own losses get the first target only.
-    ``takes`` says which: ``target``, ``targets``, ``batch``, or empty for a loss of the output alone.
+    A loss of an output also gets the parts of the batch that are not the model's inputs: one target, several targets as
+    separate arguments, or the whole batch if its second parameter is named ``batch``. PyTorch's own losses get only the
+    first target. ``takes`` is ``target``, ``targets``, ``batch``, or empty for a loss of only the output.
     """
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None, form: LossForm | None = None) -> None:
@@ -84,7 +84,7 @@ class LossCall:
         self.form = form or form_of(loss) or LossForm.OUTPUT_TARGET
         function = loss.func if isinstance(loss, functools.partial) else loss
         owner = type(function) if isinstance(function, torch.nn.Module) else function
-        # PyTorch's own take one target: the first of several parts of a batch.
+        # PyTorch's own losses take one target: the first of several.
         self._of_torch = loss is None or str(getattr(owner, "__module__", "torch")).partition(".")[0] == "torch"
         self._names = names = _names_of(self.loss_function)[1:]
         alone = takes_output_only(self.loss_function)
@@ -92,21 +92,21 @@ class LossCall:
         inputs = ForwardInputs(model)
         takes_labels = inputs.count() != inputs.count(with_labels=True)
         with_target = bool(self.takes) and not (loss is None and takes_labels)
-        # The model keeps its labels where nobody else gets them, as those of Hugging Face do.
+        # The model gets the labels unless a separate loss gets them (Hugging Face models take labels).
         apart = with_target and loss is not None and self.takes != "batch"
         given = parameters_of_loss(self.loss_function)
         name = given[1].name if len(given) > 1 else ""
         self.split_of = splitter(model, with_target=with_target, with_labels=not apart, target_name=name)
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; or the loss, where the loss function calls the model itself."""
+        """The model's output; or the loss, if the loss function calls the model itself."""
         if self.form is LossForm.MODEL_BATCH:
             return self._of_model(batch)
         split = self.split_of(batch)
         return self.model(*split.args, **split.kwargs)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
-        """The scalar loss of what ``forward`` returned. Raises LossError when it is anything else than one number."""
+        """The scalar loss for the result of ``forward``. Raises LossError if the loss is not one number."""
         return loss_in(output if self.form is LossForm.MODEL_BATCH else self.of_output(output, self.target_of(batch)))
 
     def compiled(self, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[Any], Any]:
@@ -117,13 +117,13 @@ class LossCall:
         return lambda batch: call(*self.split_of(batch)._replace(target=self.target_of(batch)))
 
     def target_of(self, batch: Any) -> Any:
-        """The target of a batch, as the loss gets it."""
+        """The target of a batch, in the form for the loss."""
         if self.takes == "batch":
             return batch
         if self.takes == "targets" and isinstance(batch, Mapping) and batch.keys() >= set(self._names):
             return {name: batch[name] for name in self._names}
         target = self.split_of(batch).target
-        # A batch of which the model takes all has no first part: a loss may be anywhere in what the model returned.
+        # If the model takes the whole batch, the target is the batch itself, and is not cut to its first part.
         several = isinstance(target, tuple) and not hasattr(target, "_fields") and target is not batch
         return target[0] if several and self._of_torch and self.takes == "target" else target
 
@@ -133,7 +133,7 @@ class LossCall:
         return self.loss_function(self.model, batch)
 
     def of_output(self, output: Any, target: Any) -> Any:
-        """Call the loss function with an output and its target; its result as it is."""
+        """Call the loss function with an output and its target. Return its result unchanged."""
         if self.takes != "targets":
             return self.loss_function(output, target) if self.takes else self.loss_function(output)
         names = self._names
@@ -142,35 +142,35 @@ class LossCall:
         if isinstance(target, tuple | list) and len(target) == len(names):
             return self.loss_function(output, *target)
         raise LossError(
-            f"the loss needs {' and '.join(names)} beside the output, and a batch has no such parts.",
-            f"Give batches of (inputs, {', '.join(names)}), or dicts with these keys.",
+            f"the loss needs {' and '.join(names)} besides the output, but a batch has no such parts.",
+            f"Give batches (inputs, {', '.join(names)}), or dicts with these keys.",
         )
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a loss. Annotations that were written as text are evaluated where that works."""
+    """The parameters of a loss. Annotations that are texts are evaluated if possible."""
     function = loss.forward if isinstance(loss, torch.nn.Module) else loss
     for eval_str in (True, False):
-        with contextlib.suppress(Exception):  # an annotation may be anything, and a function may have no signature
+        with contextlib.suppress(Exception):  # an annotation may fail, and a function may lack a signature
             return list(inspect.signature(function, eval_str=eval_str).parameters.values())
     return []
 
 
 def _names_of(loss: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that a loss cannot do without."""
+    """The names of a loss's required arguments."""
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [one.name for one in parameters_of_loss(loss) if one.kind in by_place and one.default is one.empty]
 
 
 def takes_output_only(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is ``loss(output)``: a second parameter whose default is a number or a word is an option."""
+    """Whether a loss is ``loss(output)``. A second parameter whose default is a number or a text is only an option."""
     given = parameters_of_loss(loss)
     alone = len(_names_of(loss)) <= 1 and bool(given) and not any(one.kind is one.VAR_POSITIONAL for one in given)
     return alone and (len(given) == 1 or isinstance(given[1].default, float | int | str))
 
 
 def is_callable_with(signature: inspect.Signature, count: int) -> bool:
-    """Whether a signature allows a call with this number of positional arguments and nothing else."""
+    """Whether a signature allows a call with exactly this number of positional arguments."""
     with contextlib.suppress(TypeError):
         signature.bind(*[None] * count)
         return True
@@ -178,7 +178,7 @@ def is_callable_with(signature: inspect.Signature, count: int) -> bool:
 
 
 def describe_loss(loss: Callable[..., Any] | None) -> str:
-    """A loss as a person reads it."""
+    """The name of a loss, for people."""
     return "none" if loss is None else getattr(loss, "__name__", type(loss).__name__)
 
 
@@ -188,10 +188,10 @@ def is_number(value: Any) -> bool:
 
 
 def number_in(value: Any) -> torch.Tensor | None:
-    """The loss in the result of a loss function; None if there is none, or if several could be it.
+    """The loss in the result of a loss function; None if there is none, or if it is ambiguous.
 
-    It is the result itself if that is one number; ``loss`` of a mapping or an object (Hugging Face); in a tuple the
-    first element if that is a number, else the only number. Several numbers with gradients in a list are ambiguous.
+    It is the result itself if this is one number; ``loss`` of a mapping or an object (Hugging Face); in a tuple, the
+    first element if it is a number, else the only number. Several numbers with gradients in a list are ambiguous.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")
@@ -205,39 +205,39 @@ def number_in(value: Any) -> torch.Tensor | None:
 
 
 def returned(value: Any) -> str:
-    """A description of a loss function's result, which should be a number and is not."""
+    """A description of a loss function's result that is not one number."""
     if isinstance(value, torch.Tensor):
         return f"{value.numel()} numbers, not one"
     if isinstance(value, Mapping):
-        return f"{type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, and none of them is its `loss`"
+        return f"a {type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, but without a number `loss`"
     if isinstance(value, tuple | list) and any(map(is_number, value)):
-        return f"a {type(value).__name__} with several numbers, of which any could be the loss"
+        return f"a {type(value).__name__} with several numbers: any of them could be the loss"
     return f"{type(value).__name__}, not a tensor"
 
 
 def loss_in(value: Any) -> torch.Tensor:
-    """The loss in what a loss function returns. Raises LossError when it is not one number."""
+    """The loss in the result of a loss function. Raises LossError if it is not one number."""
     number = number_in(value)
     if number is None:
         raise LossError(
             f"the loss function returns {returned(value)}.",
-            f"Return one number to minimise, such as the mean or the sum of several.\n{FORMS}",
+            f"Return one number to minimise (for several, their mean or sum).\n{FORMS}",
         )
     return number
 
 
 def default_loss(output: Any, target: Any = None) -> torch.Tensor:
-    """The loss of a workload without one. The first of these that fits:
+    """The loss for a workload that has none. It is the first of these that fits:
 
-    - the model's own: the output has one (Hugging Face), is one, is a mapping of several, or begins with one; or the
-      model takes the target and one is anywhere in the output;
-    - cross-entropy for whole-number targets;
+    - the model's own loss: the output has, is or begins with a loss, or is a mapping of losses; or the model takes the
+      target, and a loss is anywhere in the output;
+    - cross-entropy for integer targets;
     - the mean squared error for targets of the output's shape;
     - the mean square of the outputs, which exercises the same backward pass.
     """
     own = own_loss(output)
     apart = isinstance(target, torch.Tensor) and isinstance(output, tuple | list) and own is not output[0]
-    if own is not None and not apart:  # beside scores that the target is for, a number is a part of the loss
+    if own is not None and not apart:  # with a separate target, a number beside scores is only a part of the loss
         return own
     prediction = main_output(output)
     if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
@@ -250,7 +250,7 @@ def default_loss(output: Any, target: Any = None) -> torch.Tensor:
 
 
 def own_loss(output: Any) -> torch.Tensor | None:
-    """The loss that a model made itself: one number, ``loss``, the sum of a mapping of losses; None without one."""
+    """The model's own loss in its output: a number, ``loss``, or the sum of a mapping of losses; None without one."""
     named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(named, torch.Tensor):
         return named

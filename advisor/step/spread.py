@@ -1,4 +1,4 @@
-"""Training on several GPUs: a model, its optimizer and its loader spread over the processes (ranks) of a group."""
+"""Training on several GPUs: spread a model, its optimizer and its loader over the processes (ranks) of a group."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from advisor.step.compile import unwrapped
 from advisor.step.cuda_graph import capture_stream
 from advisor.step.loader import length_of, rebuild
 
-# Global batches whose samples are sorted by length together; their batches are then put in random order. A count.
+# The number of global batches whose samples are sorted by length together, before the batches are shuffled.
 BATCHES_IN_A_BUCKET = 50
 
 
 def spread_model(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
-    """Return the model wrapped by the plan's strategy; compile it before, and make steps of the result.
+    """Return the model wrapped by the plan's strategy. Compile the model before this call, and make steps after it.
 
     All ranks begin with the weights of rank 0. ``fully_shard`` changes the model in place and gives the optimizer the
-    new parameters; it raises RefusedError if the optimizer has made steps. Without a process group nothing changes.
+    new parameters. It raises RefusedError if the optimizer has made steps. Without a process group nothing changes.
     """
     if plan.strategy == "single" or not distributed.is_initialized():
         return model
     if plan.strategy == "fully_shard":
         return _sharded(model, optimizer, plan)
     device = torch.device(plan.device)
-    # Gradients are gathered on the stream on which the wrapper is made, and a graph holds no work of the default one.
-    # PyTorch documentation, CUDA semantics, "Usage with DistributedDataParallel".
+    # The wrapper gathers gradients on the stream that made it. A graph cannot hold work of the default stream.
+    # See PyTorch's documentation: CUDA semantics, "Usage with DistributedDataParallel".
     if plan.cuda_graph:
         torch.cuda.synchronize(device)
     with torch.cuda.stream(capture_stream(device)) if plan.cuda_graph else nullcontext():
@@ -57,7 +57,7 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     if optimizer is not None and optimizer.state:
-        raise RefusedError("the optimizer has state of whole parameters: shard the model before its first step")
+        raise RefusedError("the optimizer already has state: shard the model before the first step")
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         distributed.broadcast(tensor.detach(), src=0)
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -75,7 +75,7 @@ def _sharded(model: nn.Module, optimizer: Any, plan: StepPlan) -> nn.Module:
 
 
 def synchronise_gradients(model: Any, wanted: bool) -> None:
-    """Have the next backward pass exchange its gradients, or keep them for a later one."""
+    """Make the next backward pass exchange its gradients, or keep them for a later exchange."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = wanted
     elif hasattr(model, "set_requires_gradient_sync"):
@@ -85,12 +85,12 @@ def synchronise_gradients(model: Any, wanted: bool) -> None:
 class ShareOfBatches:
     """A batch sampler that gives each rank its part of every batch.
 
-    A batch that the ranks cannot divide equally is filled up with its own first samples. Rank 0 draws a seed for each
-    epoch, so all ranks must iterate at the same time. A sampler that draws from PyTorch's generator uses that seed: its
-    order is that of one process. Others must draw the same in all ranks.
+    A batch that cannot be divided equally is filled up with its own first samples, so that all parts have the same
+    size. Rank 0 draws a seed for each epoch, so all ranks must iterate at the same time. A sampler that draws from
+    PyTorch's generator uses this seed, as in one process. Other samplers must draw the same in all ranks.
 
-    With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted,
-    and their batches come in random order. Neighbours go to different ranks, so none waits for another's long samples.
+    With ``lengths`` of all samples, each batch has samples of similar lengths: the samples of fifty batches are sorted
+    and split into batches in random order. Neighbours go to different ranks, so that no rank has only long samples.
     """
 
     def __init__(self, batches: Any, rank: int, ranks: int, lengths: list[int] | None = None) -> None:
@@ -108,7 +108,7 @@ class ShareOfBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        seed = [int(torch.empty((), dtype=torch.int64).random_())]  # as samplers of PyTorch's draw theirs
+        seed = [int(torch.empty((), dtype=torch.int64).random_())]  # like PyTorch's samplers
         if self.ranks > 1 and distributed.is_initialized():
             distributed.broadcast_object_list(seed)
         self.generator.manual_seed(seed[0])
@@ -118,7 +118,7 @@ class ShareOfBatches:
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
     def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
-        """Yield batches of similar lengths, each in the order in which it is divided into parts."""
+        """Yield batches of samples with similar lengths, each in the order for its division among the ranks."""
         while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
             samples = iter(sorted(itertools.chain.from_iterable(bucket), key=lengths.__getitem__))
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]
@@ -133,15 +133,15 @@ def spread_loader(loader: Any, plan: StepPlan, rank: int, ranks: int) -> Any:
     With one rank it yields whole batches. Raises RefusedError for a loader that cannot be divided.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise RefusedError("the loader draws no batches of samples that could be divided: its dataset is iterable")
+        raise RefusedError("the loader's batches cannot be divided: its dataset is iterable, or it forms no batches")
     lengths = _lengths_in(loader) if plan.length_bucketing else None
     return rebuild(loader, batch_sampler=ShareOfBatches(loader.batch_sampler, rank, ranks, lengths))
 
 
 def _lengths_in(loader: Any) -> list[int]:
-    """Return each sample's length: from ``dataset.lengths``, or that of the sample's first part, which is read once.
+    """Return each sample's length: from ``dataset.lengths``, or else by reading the first part of each sample once.
 
-    Raises RefusedError where samples have no lengths, or all the same.
+    Raises RefusedError if samples have no length, or all the same length.
     """
     known = getattr(loader.dataset, "lengths", None)
     lengths = list(map(int, known)) if known is not None else []
@@ -158,31 +158,31 @@ def _lengths_in(loader: Any) -> list[int]:
 
 
 def why_not_spread(strategy: str, model: nn.Module) -> str:
-    """Return the reason that settings for several devices are not applied; empty if they are, or if there are none."""
+    """Return the reason why settings for several GPUs are not applied; empty if they are, or if there are none."""
     if strategy == "single":
         return ""
     if unwrapped(model) is not model or hasattr(model, "set_requires_gradient_sync"):
-        return f"parallel.strategy: {strategy} is left out: the model is spread already"
+        return f"parallel.strategy: {strategy} is left out: the model is already spread"
     if uses_accelerate():
         return f"parallel.strategy: {strategy} is left to Accelerate: give the options to its Accelerator"
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return ""
     return (
-        f"parallel.strategy: {strategy} needs a process for each GPU, and this is the only one, so the model runs on "
-        "one device: start the script with `torchrun --standalone --nproc-per-node gpu SCRIPT`"
+        f"parallel.strategy: {strategy} needs one process per GPU, but there is only this process: the model runs on "
+        "one GPU. Start the script with `torchrun --standalone --nproc-per-node gpu SCRIPT`"
     )
 
 
 def uses_accelerate() -> bool:
-    """Whether there is an Accelerator in this process."""
+    """Whether this process has an Accelerator."""
     state: Any = sys.modules.get("accelerate.state")
     return state is not None and bool(state.is_initialized())
 
 
 def join_ranks(model: nn.Module) -> None:
-    """Join the processes that torchrun started, with the model on this process's own GPU where it is on one.
+    """Join the processes that torchrun started. A model on a GPU is moved to the GPU of this process.
 
-    A process group that is there already stays.
+    An existing process group is kept.
     """
     on_cuda = next(model.parameters()).is_cuda
     if on_cuda:
@@ -193,9 +193,9 @@ def join_ranks(model: nn.Module) -> None:
 
 
 def share_of_loader(loader: Any, plan: StepPlan) -> Any:
-    """Return a copy of a loader with this rank's part of each batch; the loader itself, with a warning, if that fails.
+    """Return a copy of a loader with this rank's part of each batch. If this fails, warn and return the loader itself.
 
-    A loader with a ``DistributedSampler`` is divided already, and is returned as it is.
+    A loader with a ``DistributedSampler`` is already divided, and is returned unchanged.
     """
     if plan.strategy == "single" or hasattr(loader.sampler, "num_replicas"):
         return loader

@@ -1,4 +1,4 @@
-"""Settings applied: in trials by ``apply_settings``, in a loop of the user's own by Tuning, behind ``advisor.load``."""
+"""Apply settings: in trials by ``apply_settings``, and in the user's own loop by the Tuning of ``advisor.load``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from advisor.step.loss import LossForm
 from advisor.step.optimizer import Together, optimizers_in, watch_first_step
 from advisor.step.step import InferStep, OwnStep, TrainStep
 
-Refused = Callable[[Recipe, Value, RefusedError], None] | None  # told of a setting that is left out, and the reason
+Refused = Callable[[Recipe, Value, RefusedError], None] | None  # gets a left-out setting, and the reason
 
 
 def apply_settings(
@@ -39,8 +39,8 @@ def apply_settings(
 ) -> None:
     """Change ``components`` (and the process's global flags) as the settings say.
 
-    With ``refused`` given, a setting that its recipe refuses for these objects is left out and reported there. Raises
-    UsageError if two settings cannot be combined or one is unknown; other errors of a recipe pass through.
+    If ``refused`` is given, a setting that its recipe refuses for these objects is left out, and passed to ``refused``.
+    Raises UsageError if two settings cannot be combined or a setting is unknown. Other errors of a recipe pass through.
     """
     catalog.check(settings)
     if reason := catalog.conflict(settings):
@@ -51,7 +51,7 @@ def apply_settings(
 
 
 def apply_recipe(recipe: Recipe, components: Components, value: Value, refused: Refused) -> None:
-    """Apply one setting. With several optimizers, a setting about them is applied to each."""
+    """Apply one setting. An optimizer setting is applied to each of several optimizers."""
     several = recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together)
     each = [replace(components, optimizer=one) for one in components.optimizer.optimizers] if several else [components]
     for part in each:
@@ -64,10 +64,10 @@ def apply_recipe(recipe: Recipe, components: Components, value: Value, refused: 
 
 
 class Tuning:
-    """Settings ready to be applied.
+    """Settings for the user's own loop.
 
-    ``prepare`` applies them to the objects; ``train_step`` and ``infer`` give the callable that runs one step. The
-    recipes are the ones that the trials ran, so what runs is what was measured.
+    ``prepare`` applies them to the user's objects. ``train_step`` and ``infer`` return a callable that runs one step.
+    Trials use the same recipes, so your loop runs the same code that was measured.
     """
 
     def __init__(self, settings: Mapping[str, Value], catalog: Catalog | None = None) -> None:
@@ -79,20 +79,20 @@ class Tuning:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tuning:
-        """The settings of a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        """Read the settings from a YAML file. Raises UsageError if it cannot be read, or contains something else."""
         return cls(Settings.from_file(path))
 
     def prepare(self, *objects: Any) -> Any:
         """Apply the settings to models, optimizers and DataLoaders, and return all objects in the order given.
 
-        The order and the meaning are those of Accelerate's ``prepare``. It takes at least one model and any number of
-        others. A single object is returned bare; objects that no setting concerns are returned unchanged. Models and
+        It works like Accelerate's ``prepare``. It takes at least one model and any number of other objects. A single
+        object is returned alone, not in a tuple. Objects that no setting concerns are returned unchanged. Models and
         optimizers are changed in place and stay the same objects with their hooks, so schedulers keep working. State
-        dicts keep the names and the values of a plain loop. Each optimizer belongs to the model whose parameters it
-        holds; with an optimizer all models are prepared for training. The first loader is for training: the others keep
-        their batch size. A setting that an object does not take is left out with a warning. Models stay on their
-        devices. Do not train a model that was prepared for inference by settings that change its layers for good, such
-        as ``model.fold_batch_norm``: build a new one.
+        dicts keep the names and values of a plain loop. Each optimizer belongs to the model whose parameters it holds.
+        With an optimizer, all models are prepared for training. The first loader is for training; other loaders keep
+        their batch size. A setting that an object does not support is left out with a warning. Models stay on their
+        devices. Some settings for inference change layers permanently (``model.fold_batch_norm``). Do not train a model
+        that was prepared with them; build a new one.
 
         Settings for several GPUs apply in processes that torchrun started; elsewhere a warning says that they do not.
         There the process group is joined, and each model is moved to the GPU of its process and exchanges gradients in
@@ -103,9 +103,9 @@ class Tuning:
         modules = [item for item in once if isinstance(item, nn.Module)]
         parts = {part for module in modules for part in module.modules() if part is not module}
         wholes = [module for module in modules if module not in parts]
-        # Beside others no modules without tensors, such as losses.
+        # Modules without tensors (losses) are models only if there are no others.
         models = [one for one in wholes if next(chain(one.parameters(), one.buffers()), None) is not None] or wholes
-        # One that hands everything on to another, such as Accelerate's, stands for that.
+        # A wrapper (Accelerate's) is replaced by the optimizer inside it.
         bare = [(item, getattr(item, "optimizer", None)) for item in once if isinstance(item, Optimizer)]
         optimizers = list(dict.fromkeys(inner if isinstance(inner, Optimizer) else item for item, inner in bare))
         loaders = [item for item in once if isinstance(item, DataLoader)]
@@ -128,14 +128,14 @@ class Tuning:
                 back.setdefault(id(own[0]), optimizers_in(components.optimizer)[0])
         for place, loader in enumerate(loaders):
             back[id(loader)], plan = self._prepare_loader(loader, plans[0], trains=bool(models) and not place)
-            for model in models if not place else ():  # the first loader's batches come to every step
+            for model in models if not place else ():  # all steps get batches of the first loader
                 key = as_prepared(back[id(model)])
                 self._prepared[key] = replace(self._prepared[key], non_blocking=plan.non_blocking)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
     def _prepare_model(self, model: nn.Module, optimizers: list[Any], mode: Mode) -> Components:
-        """Prepare a model with its optimizers; a model that is prepared already only gets the optimizer settings."""
+        """Prepare a model with its optimizers. For a model that is already prepared, only prepare the optimizers."""
         optimizer = Together(optimizers) if len(optimizers) > 1 else next(iter(optimizers), None)
         present = self._prepared.get(as_prepared(model))
         if present is not None and (present.mode is mode or mode is Mode.INFER):
@@ -146,7 +146,7 @@ class Tuning:
         return self._apply(model, optimizer, mode)
 
     def _prepare_loader(self, loader: Any, plan: StepPlan, *, trains: bool) -> tuple[Any, StepPlan]:
-        """A loader and the plan of its batches. Only the loader that ``trains`` may get another batch size."""
+        """Prepare a loader. Return it with the plan for its batches. Only a loader that ``trains`` may be resized."""
         components = Components(None, None, loader, plan, loader.batch_size)
         kept = "" if trains else "data.batch_size"
         self._apply_again(components, lambda one: one.key != kept and (one.stage is Stage.DATA or "data." in one.key))
@@ -156,7 +156,7 @@ class Tuning:
         return loop_loader(components.data, components.plan), components.plan
 
     def _apply_again(self, components: Components, wanted: Callable[[Recipe], object]) -> None:
-        """Some of the settings, for objects that come after the first."""
+        """Apply the wanted recipes' settings to further objects."""
         for recipe, value in self._catalog.in_order(self._settings_for(components, Mode(components.plan.mode))):
             if wanted(recipe):
                 apply_recipe(recipe, components, value, _warn_of_refusal)
@@ -170,27 +170,27 @@ class Tuning:
         clip_grad: float | None = None,
         loss_form: str | None = None,
     ) -> TrainStep | GraphedStep:
-        """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
+        """A callable ``step(batch) -> detached loss``. It moves the batch, and handles autocast, scaler and zero_grad.
 
-        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without it the model's own loss is used. The
-        names of its parameters show the form; if they do not, it is called with output and target unless ``loss_form``
-        is ``"model_batch"``. ``clip_grad`` is the norm to clip the model's gradients to before the update. Pass the
-        objects that ``prepare`` returned. The model is put into training mode now, once. Afterwards the mode is the
-        loop's: to validate, switch with ``eval()`` and ``train()``, or use the step of ``infer``, which restores it.
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; without it, the model's own loss is used. The
+        names of its parameters show the form. If they do not, it is called with output and target, unless ``loss_form``
+        is ``"model_batch"``. ``clip_grad`` is the norm to which the model's gradients are clipped before the update.
+        Pass the objects that ``prepare`` returned. The model is put into training mode once, now. Later your loop sets
+        the mode: to validate, call ``eval()`` and ``train()``, or use the step of ``infer``, which restores the mode.
 
         The step's ``scaler`` is the gradient scaler of float16 training, else None. Its ``state_dict()`` holds the rest
         of a checkpoint: the scaler's state, and the number of batches accumulated so far.
 
-        A step in a CUDA graph checks a few things before each replay and is captured again if they changed
-        (:class:`~advisor.step.graph.GraphedStep` lists them). If anything else that the step reads has changed, call
-        ``step.recapture()``. The step copies a batch from pinned memory while the host goes on: do not write to that
-        memory again before the device is done.
+        A step in a CUDA graph checks a few things before each replay, and is captured again if they changed
+        (:class:`~advisor.step.graph.GraphedStep` lists them). If another value that the step reads has changed, call
+        ``step.recapture()``. The step does not wait for the copy of a batch from pinned memory, so do not write to that
+        memory before the device is done.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
             raise RuntimeError(
-                "this model was prepared for inference: pass the optimizer too (of your own wrapper, the one inside), "
-                "`model, optimizer = tuning.prepare(model, optimizer)`, and train with the one that comes back"
+                "this model was prepared for inference: pass the optimizer too (not a wrapper of your own), "
+                "`model, optimizer = tuning.prepare(model, optimizer)`, and train with the returned optimizer"
             )
         if not model.training:
             model.train()
@@ -198,27 +198,27 @@ class Tuning:
         return captured(TrainStep(model, optimizer, loss, replace(plan, clip_norm=clip_grad), form))
 
     def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep | GraphedStep:
-        """Your own ``step(batch)`` with the settings around it: autocast, a CUDA graph.
+        """Your own ``step(batch)`` with the settings around it (autocast, a CUDA graph).
 
-        It returns the result of your step. ``model`` is one of the models that the step uses, as ``prepare`` returned
-        it. Settings that change the inside of a step are not applied: the step stays as you wrote it. Its optimizers
-        are found among the variables that it names and the attributes of objects there. If a CUDA graph cannot hold it,
-        a warning says why, and it runs without one.
+        It returns the result of your step. ``model`` is one of the models that the step uses, as returned by
+        ``prepare``. Settings that would change code inside the step are not applied. The step's optimizers are found in
+        its variables and in the attributes of these variables. If a CUDA graph cannot hold the step, a warning says
+        why, and it runs without a graph.
         """
         return captured(OwnStep(step, model, self._plan_of(model)))
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
-        """A callable ``step(inputs) -> output`` for inference; prepares the model if ``prepare`` has not.
+        """A callable ``step(inputs) -> output`` for inference. It prepares the model if ``prepare`` has not.
 
-        The step always evaluates. A model in training mode gets its mode back after each call, layer by layer; any
-        other model is put into evaluation mode for good. The output belongs to the caller: no later call changes it.
+        The step always runs in evaluation mode. A model in training mode gets its mode back after each call, layer by
+        layer. Other models stay in evaluation mode. The output belongs to the caller: no later call changes it.
         """
         plan = self._prepared.get(as_prepared(model))
         if plan is None or plan.mode is not Mode.TRAIN:
             model.eval()
         if plan is None:
             components = self._apply(model, None, Mode.INFER)
-        else:  # of one that is trained only the step is another
+        else:  # a prepared model: only the step is another
             components = Components(unwrapped(model), None, None, replace(plan, mode=Mode.INFER))
             self._apply_again(components, lambda recipe: recipe.stage is Stage.STEP and Mode.TRAIN not in recipe.modes)
         return captured(InferStep(components.model, components.plan, evaluates=True))
@@ -226,7 +226,7 @@ class Tuning:
     def _apply(self, model: nn.Module, optimizer: Any, mode: Mode) -> Components:
         strategy = str(self.settings.get("parallel.strategy", "single")) if mode is Mode.TRAIN else "single"
         if alone := spread.why_not_spread(strategy, model):
-            warnings.warn(alone, stacklevel=4)  # the line that calls ``prepare``
+            warnings.warn(alone, stacklevel=4)  # shows the line that calls ``prepare``
         elif strategy != "single":
             spread.join_ranks(model)
         tensor = next(chain(model.parameters(), model.buffers()), None)
@@ -236,12 +236,12 @@ class Tuning:
         if written is not model:
             written.register_load_state_dict_pre_hook(accept_wrapped_names)
         components = Components(written, optimizer, None, plan)
-        # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
+        # Like in a trial, the user's own torch.compile is a setting too, unless the settings have their own.
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         variables = self._catalog.environment(settings).items()
         if missing := {name: text for name, text in variables if text not in os.environ.get(name, "")}:
             command = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
-            text = f"some settings need environment variables from the start: run your script as `{command} python ...`"
+            text = f"some settings need environment variables at the start: run your script as `{command} python ...`"
             warnings.warn(text, stacklevel=4)
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         if alone:
@@ -252,7 +252,7 @@ class Tuning:
         return components
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
-        """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""
+        """The settings for the given objects: no loader settings without a loader, no GPU settings on a CPU."""
         parts = {"data.": components.data, "optimizer.": components.optimizer}
         absent = tuple(prefix for prefix, part in parts.items() if part is None)
         fitting = [one for one in self._catalog if mode in one.modes and components.plan.device_type in one.devices]
@@ -267,5 +267,5 @@ class Tuning:
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
-    """Warn that a setting is left out because these objects do not take it."""
+    """Warn that a setting is left out because these objects do not support it."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=6)

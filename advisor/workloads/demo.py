@@ -1,7 +1,7 @@
 """The built-in target ``demo``: a small image classifier that trains on made-up images, on any machine.
 
-Its loader makes and augments them in the training process and takes as long as decoding a photograph, so that loading
-is a visible part of the step, as in many real loops.
+Its loader makes and augments the images in the training process. An image takes as long as decoding a photograph, so
+loading is a visible part of the step, as in many real loops.
 """
 
 from advisor.workloads.workload import Workload

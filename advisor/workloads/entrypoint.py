@@ -1,4 +1,4 @@
-"""From a target string to a normalised workload. Runs in the trial process only: it runs the user's code."""
+"""Turn a target string into a normalised workload. This runs the user's code, so only in the trial process."""
 
 import contextlib
 import importlib
@@ -46,34 +46,34 @@ _LOSS, _BACKWARD = LossCall.of_output.__code__, autograd.backward.__code__
 _RUN = (nn.Module.__call__.__code__, _LOSS, _BACKWARD)
 # The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
-# First line of a traceback within an error's message: an error of another thread comes with one.
+# The first lines of tracebacks in messages: the message of an error from another thread contains a traceback.
 _TRACEBACKS = ("Original Traceback", "Traceback (most recent call last)", "Traceback of TorchScript")
-# Raised where a name of a host is unknown, or nobody answers; libraries raise their own in its place.
+# The errors for an unknown host, and for a host that refuses. Libraries wrap them in errors of their own.
 _NO_NETWORK = (socket.gaierror, ConnectionRefusedError)
-_EXITS = "See the lines below, and mend what exits; or, in a module, move it under `if __name__ == '__main__':`."
-_PARSES = "See the lines below. Give the arguments that it needs after --, as in `perf-advisor train.py -- --lr 0.1`."
-_BY_NAME = "Give or mend its options after --, as in `-- num_classes=10`; hf: also takes a folder with a config.json."
-_OFFLINE = "It asks the network, which does not answer here: let it read files that are on this machine already."
-_NO_GPU = "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+_EXITS = "Remove the exit that the lines below show; or, in a module, move it under `if __name__ == '__main__':`."
+_PARSES = "See the lines below. Give the required arguments after --, as in `perf-advisor train.py -- --lr 0.1`."
+_BY_NAME = "Correct the options after --, as in `-- num_classes=10`. hf: also takes a folder with a config.json."
+_OFFLINE = "Your code asks the network, which does not answer here. Let it read files that are on this machine."
+_NO_GPU = "This machine has no CUDA GPU. Remove .cuda(), or write .to(device); model and batch are moved for you."
 _RANKS = (
-    "Measure it with --gpus N, where perf-advisor starts the ranks (a build() returns the plain model and loader); or "
-    "as its only rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
+    "Use --gpus N: perf-advisor then starts the ranks (a build() returns the plain model and loader). Or measure one "
+    "rank: `export RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=0`."
 )
-# Hints by what messages of PyTorch, and of what downloads with it, say.
+# Hints by texts in the messages of PyTorch and of its downloads.
 _HINTS = {
     "<urlopen error": _OFFLINE,
     "Found no NVIDIA driver": _NO_GPU,
     "Torch not compiled with CUDA enabled": _NO_GPU,
     "No CUDA GPUs are available": _NO_GPU,
-    "to be on the same device": "Write weight.to(output.device) where a tensor of your own is used, or keep it as a "
-    "buffer of a module: models, batches and the modules of a loss are moved for you.",
+    "to be on the same device": "Models, batches and the modules of a loss are moved for you. Move your other tensors "
+    "yourself, as in weight.to(output.device), or make them buffers of a module.",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "env:// rendezvous"), _RANKS),
 }
-_MOST_UPDATES = 100  # of weights while a module is imported: more are a training; fitting something small takes fewer
+_MOST_UPDATES = 100  # weight updates while a module is imported; with more, the import is a training run
 
 
 def load_target(spec: TargetSpec) -> Loop:
-    """Import the target, call it, and normalise what it returns. Raises TargetError, whose hint says what to do."""
+    """Import the target, call it, and normalise its result. Raises TargetError with a hint on what to do."""
     run_in_place(spec.read_as)
     watch = BuildWatch()
     value = _value(spec, watch)
@@ -90,7 +90,7 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
         adapter, name = by_name
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec), _BY_NAME)
     if spec.target.endswith(WORKLOAD_SUFFIX):
-        sys.path.insert(0, spec.directory)  # of what `advisor.tune` was called with, which wrote it for this process
+        sys.path.insert(0, spec.directory)  # for the modules of advisor.tune's caller
         found = load_function(spec.target, spec.directory)
         what = getattr(found, "__name__", "the workload")
         return in_user_code(what, lambda: _build(found, spec, what))
@@ -106,13 +106,13 @@ def _value(spec: TargetSpec, watch: BuildWatch) -> Any:
 
 
 def load_function(name: str, directory: str) -> Any:
-    """What ``module:attr`` or ``file.py:attr`` names, or that was handed over. Raises TargetError."""
+    """Return the object that ``module:attr`` or ``file.py:attr`` names, or a pickled one. Raises TargetError."""
     if name.endswith(WORKLOAD_SUFFIX):
         return in_user_code("reading what was handed over", lambda: pickle.loads(Path(name).read_bytes()))  # noqa: S301
     module_name, attribute = parse_target(name)
     path = Path(directory, module_name).resolve()
     module = sys.modules.get(path.stem)
-    if not module or Path(getattr(module, "__file__", None) or "").resolve() != path:  # a file may be the target's own
+    if not module or Path(getattr(module, "__file__", None) or "").resolve() != path:  # it may be imported already
         module = _import(module_name, directory)
     return in_user_code(name, lambda: _attribute(module, module_name, attribute))
 
@@ -122,7 +122,7 @@ def _is_file(module: str) -> bool:
 
 
 def parse_target(target: str) -> tuple[str, str]:
-    """``module:attr`` or ``file.py:attr`` as its two parts; without ``:attr`` the attribute is ``build``."""
+    """Split ``module:attr`` or ``file.py:attr`` into its two parts; without ``:attr`` the attribute is ``build``."""
     if target == DEMO:
         return "advisor.workloads.demo", DEFAULT_ATTRIBUTE
     module, separator, attribute = target.rpartition(":")
@@ -131,13 +131,13 @@ def parse_target(target: str) -> tuple[str, str]:
     if not module or not attribute or (module.startswith(".") and not _is_file(module)):
         raise TargetError(
             f"{target!r} is not a target.",
-            "Give module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME or demo, such as mymodel:build.",
+            "Give module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME or demo; e.g. mymodel:build.",
         )
     return module, attribute
 
 
 def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the lines below, then run again.") -> T:
-    """``call()``, with all that it raises, ``SystemExit`` too, as a TargetError with the last frames of that code."""
+    """Return ``call()``. Any exception, even ``SystemExit``, becomes a TargetError with the user's last frames."""
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
@@ -153,7 +153,7 @@ def in_user_code(what: str, call: Callable[[], T], usual_hint: str = "Fix the li
 
 
 def hint_for(error: BaseException, usual: str) -> str:
-    """The hint for an error in the user's code: ``usual``, unless the code wants something that is missing here."""
+    """The hint for an error in the user's code: what this machine lacks, if the error shows that; else ``usual``."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
@@ -166,18 +166,18 @@ def hint_for(error: BaseException, usual: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception without colours; empty where it cannot be shown."""
+    """The message of an exception, without terminal colours; empty if its ``__str__`` fails."""
     try:
         return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    except Exception:  # code of the user's
+    except Exception:  # ``__str__`` may be the user's code
         return ""
 
 
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its message, cut to a readable length.
 
-    Of an error of CUDA it is the first line, without the advice. Of one with a traceback of another thread, process or
-    language (PyTorch's replicas, its compiler's processes, TorchScript) it is that one's own line.
+    A CUDA error is cut to its first line, without the advice. If a message contains the traceback of another thread,
+    process or language (PyTorch's replicas, its compiler, TorchScript), the line is the error in that traceback.
     """
     lines, name = [line.strip() for line in message_of(error).strip().splitlines()], type(error).__name__
     if any(line.startswith(_TRACEBACKS) for line in lines):
@@ -190,20 +190,20 @@ def one_line(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> str:
-    """The layer or loss that failed, and the last frames of the user's code, else of libraries but PyTorch."""
-    # An error of the compiler carries the frames of the code that was being compiled.
+    """The layer or loss that failed, and the last frames of the user's code, or else of libraries except PyTorch."""
+    # A compiler error holds the frames of the code that was being compiled.
     frames = [*traceback.extract_tb(error.__traceback__), *(getattr(error, "real_stack", None) or ())]
     inner = [one for one in frames if is_pythons_own(one.filename) or any(part in one.filename for part in TORCH)]
     own = [one for one in frames if not is_library(one.filename)] or [one for one in frames if one not in inner]
     lines = [one_line(error)] if own else []
     if isinstance(error, SyntaxError) and error.filename and not is_library(error.filename):
-        lines = traceback.format_exception_only(error)  # no frame has the line that does not parse
+        lines = traceback.format_exception_only(error)  # no frame shows a line that does not parse
     return "".join((_running(error), *traceback.format_list(own[-_FRAMES_SHOWN:]), *lines)).rstrip()
 
 
 def _running(error: BaseException) -> str:
-    """A line on the innermost module in a traceback, or the loss, with the shapes that it got; empty if unknown."""
-    with contextlib.suppress(Exception):  # nothing known was running, or an object of the user's fails
+    """Name the innermost module or the loss of a traceback, with its input shapes, in one line; empty if unknown."""
+    with contextlib.suppress(Exception):  # the traceback has neither, or an object of the user's fails
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         code, values = next((one.f_code, one.f_locals) for one in reversed(frames) if one.f_code in _RUN)
         if code is _BACKWARD:
@@ -221,7 +221,7 @@ def _running(error: BaseException) -> str:
 
 
 def _import(module: str, directory: str) -> ModuleType:
-    """Import a module from the folder, or a file, which finds its neighbours. Raises TargetError."""
+    """Import a module or a file; a file can import the files in its folder. Raises TargetError."""
     path, folders = Path(directory, module), [directory]
     if _is_file(module):
         path = path.resolve()
@@ -258,7 +258,7 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            here = module.__name__  # others are imported
+            here = module.__name__  # objects of other modules were imported
             public = {name: one for name, one in vars(module).items() if name[0] != "_" and not inspect.ismodule(one)}
             own = sorted(name for name, one in public.items() if getattr(one, "__module__", here) == here)
             shown = ", ".join(own[:_NAMES_SHOWN]) or "nothing public"
@@ -268,7 +268,7 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
-    """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
+    """Return a target that is not callable, or a module, as it is. Call any other, with ``config``."""
     if isinstance(found, nn.Module) or not callable(found):
         return found
     parameters = inspect.signature(found).parameters
@@ -276,12 +276,12 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     required = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in any_number]
     config = "config"
     if spec.config is not None and len(required) == 1 and config not in parameters:
-        (config,) = required  # by another name, such as cfg or args
+        (config,) = required  # the parameter may be named cfg or args
     if others := [name for name in required if name != config]:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(others)}.",
-            "Give the target no required arguments, or one: config (the parsed --config FILE). Of a class name an "
-            "instance: mymodel.py:model.",
+            "The target may require one argument at most: config (the parsed --config FILE). In place of a class, name "
+            "an instance: mymodel.py:model.",
         )
     if required and spec.config is None:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
@@ -290,7 +290,7 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
 
 @contextlib.contextmanager
 def refusing_to_train(module: str) -> Iterator[None]:
-    """Inside this context, raise TargetError once optimizers have made too many steps: the import trains."""
+    """Raise TargetError inside this context after too many optimizer steps, since the import trains then."""
     updates = itertools.count(1)
 
     def count(*_: Any) -> None:
@@ -298,8 +298,8 @@ def refusing_to_train(module: str) -> Iterator[None]:
             script = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
             raise TargetError(
                 f"{module} trains while it is imported.",
-                f"Move its loop under `if __name__ == '__main__':`; or measure the script as it is: `perf-advisor "
-                f"{script}`, without a name after it and without a build() in it.",
+                f"Move its loop under `if __name__ == '__main__':`. Or measure the script as it is: `perf-advisor "
+                f"{script}`, without a name after it; the script must define no build().",
             )
 
     with hooks.register_optimizer_step_post_hook(count):

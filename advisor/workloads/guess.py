@@ -1,7 +1,7 @@
-"""Made-up batches for a model that came without data: their inputs, their labels, and their size.
+"""Made-up batches for a model that came without data: their inputs, labels and size.
 
-A batch is as large as the machine steps through in well under a second. That estimate counts floating-point operations
-on tensors without contents: it needs no clock, so every trial of a session comes to the same batch.
+The batch size is chosen so that a step takes well under a second. The estimate counts floating-point operations on
+meta tensors. It needs no clock, so every trial of a session gets the same batch size.
 """
 
 import copy
@@ -24,13 +24,13 @@ from advisor.workloads.hubs.contract import present
 from advisor.workloads.loop import Loop, batch_size_of, describe, resize_batch
 
 LARGEST_BATCH = 32  # samples, by default
-_STEP_S = 0.3  # the longest step that a batch is made for: seconds
-_CORE_FLOPS_PER_S = 12e9  # FLOP/s of a training step in float32, on one core that others use as well
-_MOST_CORES = 16  # more than these add little
-_GPU_STEP_FLOPS = 4e12  # work of one step on a GPU: FLOP; a data-centre GPU does it in 20 to 200 ms
-_TRAIN_PASSES = 3  # a backward pass is twice the work of a forward pass
-_COUNTED = 2  # samples of the count, and the fewest in training: batch normalisation refuses single values
-_PATCH = 3 * 16 * 16  # numbers of a patch of an image
+_STEP_S = 0.3  # the longest step on a CPU, in seconds
+_CORE_FLOPS_PER_S = 12e9  # FLOP/s of a training step in float32, on one busy core
+_MOST_CORES = 16  # further cores add little
+_GPU_STEP_FLOPS = 4e12  # the work of one step on a GPU, in FLOP; a data-centre GPU takes 20 to 200 ms
+_TRAIN_PASSES = 3  # a step in forward passes: a backward pass is twice the work of a forward pass
+_COUNTED = 2  # samples in the counted batch; also the fewest in training, since batch normalisation needs two
+_PATCH = 3 * 16 * 16  # values in a patch of an image
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _LENGTHS = (64, 16)
 _LAYERS_TRIED = 3
@@ -42,12 +42,12 @@ def generator_for(*shape: int) -> torch.Generator:
 
 
 def noise(*shape: int) -> torch.Tensor:
-    """Normally distributed numbers: images and sound after their normalisation."""
+    """Normally distributed numbers, like normalised images and sound."""
     return torch.randn(*shape, generator=generator_for(*shape))
 
 
 def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
-    """Whole numbers from ``at_least`` up to ``below``, evenly distributed: token ids and labels."""
+    """Uniformly distributed integers from ``at_least`` up to, but without, ``below``: token ids or labels."""
     low = at_least if at_least < below else 0
     return torch.randint(low, max(below, low + 1), shape, generator=generator_for(*shape, below))
 
@@ -55,7 +55,7 @@ def whole_numbers(below: int, *shape: int, at_least: int = 0) -> torch.Tensor:
 def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Loop:
     """Batches ``(*inputs, labels)``, with labels that fit the model's ``output`` on ``size`` samples.
 
-    The labels are a class per sample, or per pixel or position if the output has a score for each; else there are none.
+    The labels are one class per sample, pixel or position, if the output has scores for it. Otherwise there are none.
     """
     try:
         scores = main_output(output)
@@ -73,13 +73,13 @@ def with_labels(inputs: Callable[[int], Any], output: Any, size: int) -> Loop:
 
 
 def typed(tensor: torch.Tensor, model: nn.Module) -> torch.Tensor:
-    """An input in the model's own floating-point type."""
+    """Convert a floating-point input to the model's floating-point type."""
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return tensor.to(own) if tensor.is_floating_point() else tensor
 
 
 def with_samples(workload: Loop, spec: TargetSpec) -> Loop:
-    """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
+    """Give a workload without data made-up batches of a size that fits the machine. Raises TargetError."""
     train = (spec.mode or workload.mode) != Mode.INFER
     made = (adapter.samples(workload.model, spec, train=train) for adapter in present())
     found = next((one for one in made if one is not None), None) or samples(workload.model, spec)
@@ -99,7 +99,7 @@ def with_samples(workload: Loop, spec: TargetSpec) -> Loop:
 
 
 def samples(model: nn.Module, spec: TargetSpec) -> Loop:
-    """Made-up inputs without labels. Raises TargetError where the inputs cannot be inferred."""
+    """Made-up inputs without labels. Raises TargetError if their shape cannot be inferred."""
     if spec.input_shape is not None:
         return Loop(data=_inputs(model, spec.input_shape[1:]), notes=["random inputs of the shape of --input"])
     example = getattr(model, "example_input_array", None)
@@ -110,7 +110,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Loop:
             notes=["the model's example_input_array as its batch"],
             usual_size=size,
         )
-    # Of each layer that shows which inputs it takes, the shapes of samples that it may take, the usual ones first.
+    # Some layers show which inputs they take. For each: the sample shapes that it may take, usual shapes first.
     shapes = ([*made(one)] for one in model.modules() for kind, made in _BY_LAYER.items() if isinstance(one, kind))
     for shape in itertools.chain.from_iterable(itertools.islice(shapes, _LAYERS_TRIED)):
         make = _inputs(model, shape)
@@ -126,14 +126,14 @@ def _advice(model: nn.Module) -> str:
     if len(required) > 1:
         names = ", ".join(required)
         return (
-            f"It is called with {names}: give --input SHAPE where one shape fits all of them, for example "
-            f"--input 8x3x224x224, or return (model, ({names})) from a build() of your own."
+            f"Its forward needs {names}. If one shape fits all of them, give --input SHAPE, for example "
+            f"--input 8x3x224x224. Or return (model, ({names})) from a build() of your own."
         )
     return "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data)."
 
 
 def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
-    """Batches of random numbers of the model's type, or of token ids."""
+    """Batches of token ids if the model begins with an embedding, else of random numbers in the model's type."""
     count = max(1, len(ForwardInputs(model).required))
     first = next((module for module in model.modules() if isinstance(module, tuple(_BY_LAYER))), None)
     tokens = first.num_embeddings if isinstance(first, nn.Embedding) else 0
@@ -163,12 +163,12 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> L
     return with_labels(images, run[0] if run else None, _COUNTED)
 
 
-#: The usual optimizer of models of images.
+#: The usual optimizer for image models.
 momentum = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 
 def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec) -> tuple[int, list[str]]:
-    """Choose the batch size, with a note: as large as the machine can compute quickly, unless the person says it."""
+    """Return the batch size, with notes: the user's, or else the largest for which a step is quick on this machine."""
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.usual_size
     if wanted is not None:
         return wanted, []
@@ -177,7 +177,7 @@ def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec
     least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
     batch = samples.data(_COUNTED)
     counted = counted_run(model, batch)
-    # What cannot be counted uses each parameter for every position: a token id, or a patch of an image.
+    # If FLOPs cannot be counted, assume that each position (a token, or an image patch) uses every parameter.
     positions = (one.numel() // (_PATCH if one.is_floating_point() else 1) for one in tensors_of(batch))
     estimated = 2 * (max(positions, default=0) or _COUNTED) * sum(one.numel() for one in model.parameters())
     flops = (counted[1] if counted and counted[1] else estimated) / _COUNTED
@@ -188,21 +188,21 @@ def batch_size_for(model: nn.Module, samples: Loop, mode: Mode, spec: TargetSpec
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:
-    """Whether batches are made for a GPU, as far as the options and the machine say."""
+    """Whether batches are made for a GPU: the machine has one, and --device does not say cpu."""
     return spec.device != "cpu" and torch.cuda.is_available()
 
 
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
-    """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
-    if isinstance(batch, Mapping):  # models look at the values of masks, which change next to nothing of the work
+    """The output of a forward pass on meta tensors, and its FLOPs; None if the model fails on meta tensors."""
+    if isinstance(batch, Mapping):  # models read the values of masks; masks hardly change the work
         batch = {name: value for name, value in batch.items() if not name.endswith("mask")}
     split = splitter(model, with_target=False)(map_tensors(lambda tensor: tensor.to("meta"), batch))
     empty: dict[int, Any] = {id(one): torch.empty_like(one, device="meta") for one in model.buffers()}
-    for one in model.parameters():  # the counter would follow gradients, though none are made
+    for one in model.parameters():  # without gradients, which the counter would follow
         empty[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False)
     try:
         twin = copy.deepcopy(model, empty)
         with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
             return twin(*split.args, **split.kwargs), counter.get_total_flops()
-    except Exception:  # a model may look at its values, and whatever code it has runs here
+    except Exception:  # the model's own code runs here, and may read values
         return None

@@ -1,4 +1,4 @@
-"""The user's loop: its parts, in the end in their final form; and its batches, in words, in lists, and resized."""
+"""The user's loop: its parts, and functions that describe, list and resize its batches."""
 
 import itertools
 import random
@@ -21,25 +21,25 @@ from advisor.step.batch import TARGET_NAMES, ForwardInputs, attributes_with_tens
 from advisor.step.watch import objects_near
 from advisor.workloads.workload import Workload
 
-# Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.
+# The number of batches that are kept from an iterator, so that not all steps see the same batch.
 MOST_KEPT = 32
-_MOST_KEPT_BYTES = 2**30  # of such batches
-_PARTS = 4  # at most, that a list of tensors is as one batch: inputs, targets and weights, or a triplet; a count
+_MOST_KEPT_BYTES = 2**30  # the size of all kept batches
+_PARTS = 4  # the most tensors in a list that is one batch (inputs, targets, weights); a longer list holds batches
 
 
 @dataclass(slots=True)
 class Loop(Workload):
-    """The user's loop before any setting, as a build, an adapter or a script gave it, and with every part decided.
+    """The user's loop before any setting, as a build, an adapter or a script returned it. ``normalise`` completes it.
 
-    ``data`` is a DataLoader or one batch then, and ``mode`` a Mode. ``make_batch`` makes a batch of another size when
-    the user gave a callable, ``usual_size`` is the size by default, and ``samples`` are those of a step whose batch
-    does not show them, such as the index at which its samples begin. With a ``step`` there is no loss apart, and the
-    optimizer may be None; several are one that has them together.
+    Then ``data`` is a DataLoader or one batch, and ``mode`` a Mode. ``make_batch`` is the user's callable that makes
+    a batch of another size. ``usual_size`` is the default batch size. ``samples`` is the number of samples in a step
+    whose batch does not show it (a batch may be an index). A loop with a ``step`` has no separate loss, and its
+    optimizer may be None; several optimizers are wrapped into one.
 
-    ``notes`` say what was assumed on the user's behalf. ``hint`` says what to do when the model does not take the
-    batch; empty where the user gave the batch. ``trainer`` is the library whose trainer runs the loop, empty without
-    one. ``places`` are those of the user's files where settings can be written. ``whole_round`` is a step that lets a
-    script go on for a round of its loop; its ``batches`` feed it.
+    ``notes`` are assumptions made for the user. ``hint`` says what to do if the model cannot take a made-up batch.
+    ``trainer`` is the library whose trainer runs the loop, or empty. ``places`` are the places in the user's files
+    where settings can be written. ``whole_round`` is a step that lets the script run one round of its loop, on its
+    ``batches``.
     """
 
     mode: Any = None
@@ -55,19 +55,19 @@ class Loop(Workload):
     whole_round: Any = None
 
     def components(self, plan: StepPlan, data: Any) -> Components:
-        """The parts that recipes may change; ``data`` feeds them."""
+        """The parts that recipes may change, with ``data`` as the source of their batches."""
         return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
 
     def to(self, place: torch.device | torch.dtype) -> None:
-        """Bring the model to a device or a type, and modules that the loss is or holds: class weights, a teacher.
+        """Move the model, and the modules in the loss (class weights, a teacher), to a device or a type.
 
-        State that the optimizer has already follows its parameters: Adagrad makes its sums before the first step.
+        The optimizer's state is moved too: some optimizers (Adagrad) have state before the first step.
         """
         for module in (self.model, *objects_near(torch.nn.Module, self.loss)):
             module.to(place)
         for state in self.optimizer.state.values() if self.optimizer is not None else ():
             for name, one in state.items():
-                if isinstance(one, torch.Tensor) and one.dim():  # step counts are scalars, and stay as they are
+                if isinstance(one, torch.Tensor) and one.dim():  # scalars are step counts, which stay
                     state[name] = one.to(place) if one.is_floating_point() or isinstance(place, torch.device) else one
 
     @property
@@ -77,7 +77,7 @@ class Loop(Workload):
 
     @property
     def spread_already(self) -> str:
-        """The part that is already spread over several processes or GPUs, in words; empty if none is."""
+        """The reason why the loop is already spread over processes or GPUs; empty if it is not."""
         if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             return f"the model is wrapped in {type(self.model).__name__} already"
         if hasattr(self.model, "set_requires_gradient_sync"):
@@ -90,7 +90,7 @@ class Loop(Workload):
 
 
 def describe(batch: Any) -> str:
-    """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
+    """The types and shapes in a batch, for example ``float32[64, 3, 224, 224], int64[64]``."""
     texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
     return format_first(texts, 6) or type(batch).__name__
 
@@ -101,13 +101,13 @@ def has_target(batch: Any, model: nn.Module) -> bool:
         return any(name in batch for name in TARGET_NAMES)
     if isinstance(batch, tuple | list) and len(batch) > 1:
         if any(given is batch for given in splitter(model, with_target=False)(batch).args):
-            return False  # all of it is the one input
+            return False  # the whole tuple is the model's one input
         return len(batch) > (ForwardInputs(model).count() or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
     return False
 
 
 class GivenBatches(DataLoader[Any]):
-    """Batches that do not come from a DataLoader, so that the way they are made cannot be changed."""
+    """Batches that do not come from a DataLoader, so loader settings cannot be changed."""
 
     def __init__(self, begin: Callable[[], Iterable[Any]], made_by: str) -> None:
         super().__init__(_Source(begin), batch_size=None, collate_fn=as_given)
@@ -115,7 +115,7 @@ class GivenBatches(DataLoader[Any]):
 
 
 class _Source(IterableDataset[Any]):
-    """An iterable of batches as a dataset that is read from its beginning in each epoch."""
+    """A dataset of ready batches, which is read from its beginning in each epoch."""
 
     def __init__(self, begin: Callable[[], Iterable[Any]]) -> None:
         self.begin = begin
@@ -125,15 +125,15 @@ class _Source(IterableDataset[Any]):
 
 
 def as_given(batch: Any) -> Any:
-    """A batch with tensors, unchanged, since PyTorch would turn tuples into lists. Other batches become tensors."""
+    """Return a batch with tensors unchanged: PyTorch would turn tuples into lists. Convert others to tensors."""
     return batch if next(tensors_of(batch), None) is not None else default_convert(batch)
 
 
 def batches_in_data(data: Any, notes: list[str]) -> Any:
-    """``data`` with an iterable of batches as a loader of them; one batch, or a callable of a size, as it is.
+    """Wrap an iterable of batches into a loader. Return one batch, or a callable of a size, unchanged.
 
-    A tuple is one batch. So is a list of a few tensors; any other list is one of batches. What can be read only once
-    is read ahead and repeated, and a note says so.
+    A tuple, or a list of a few tensors, is one batch. Any other list is a list of batches. The first batches of an
+    iterator are read ahead and repeated, and a note says so.
     """
     if isinstance(data, DataLoader | torch.Tensor | Mapping | str | tuple) or data is None:
         return data
@@ -144,20 +144,20 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
         kept = _read_ahead(data)
         notes.append(f"the {name} can be read only once: its first {len(kept)} batches are repeated")
         return GivenBatches(lambda: kept, name)
-    is_array = hasattr(data, "__array__")  # its rows, or a table's columns, are no batches
+    is_array = hasattr(data, "__array__")  # the rows of an array are not batches
     of_batches = isinstance(data, Iterable) and not is_array and next(tensors_of(data), None) is None
     return GivenBatches(lambda: data, name) if of_batches else data
 
 
 def _are_batches(data: list[Any]) -> bool:
-    """Whether the elements of a list are batches: several tuples, mappings or objects with tensors, or many tensors."""
+    """Whether a list is a list of batches: of tuples, mappings or objects with tensors, or of many tensors."""
     tensors = all(isinstance(part, torch.Tensor) for part in data)
     parts = all(isinstance(part, tuple | Mapping) for part in data) or bool(attributes_with_tensors(data[0]))
     return next(tensors_of(data), None) is not None and (len(data) > _PARTS if tensors else parts)
 
 
 def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
-    """The first batches of an iterator, as many as may be kept. Raises TargetError where there is none."""
+    """The first batches of an iterator, up to the limits. Raises TargetError if it yields no batch."""
     kept, room = [], _MOST_KEPT_BYTES
     for batch in itertools.islice(iterator, MOST_KEPT):
         kept.append(batch)
@@ -171,14 +171,14 @@ def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
 
 
 def batch_size_of(batch: Any) -> int | None:
-    """The first dimension of the first tensor in a batch, in the order of its nesting; None without one."""
+    """The first dimension of the first tensor in a batch that has dimensions; None without such a tensor."""
     return next((tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0), None)
 
 
 def resize_batch(batch: Any, size: int) -> Any:
-    """A batch of ``size`` samples: every tensor whose first dimension is the batch size is repeated or cut.
+    """Repeat or cut every tensor whose first dimension is the batch size, so that the batch has ``size`` samples.
 
-    Raises ValueError when no dimension of its tensors is sure to count samples.
+    Raises ValueError if it is unclear which dimension counts samples.
     """
     if problem := resizing_problem(batch):
         raise ValueError(problem)
@@ -187,7 +187,7 @@ def resize_batch(batch: Any, size: int) -> Any:
     def resized(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == 0 or tensor.shape[0] != present or size == present:
             return tensor
-        data = tensor.detach()  # cloning and concatenation keep the memory format, which indexing would not
+        data = tensor.detach()  # clone and cat keep the memory format; an index would not
         changed = data[:size].clone() if size < present else torch.cat([data] * -(-size // present))[:size]
         return changed.requires_grad_(tensor.requires_grad)
 
@@ -195,13 +195,13 @@ def resize_batch(batch: Any, size: int) -> Any:
 
 
 def resizing_problem(batch: Any) -> str:
-    """The reason a batch cannot be resized: it is unclear which dimension counts samples. Empty where it can."""
+    """The reason why a batch cannot be resized; empty if it can."""
     tensors = [tensor for tensor in tensors_of(batch) if tensor.dim() > 0]
     plain = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_nested]
     sizes = list(dict.fromkeys(tensor.shape[0] for tensor in plain))
     if not sizes or not sizes[0]:
         return "the batch has no tensor with samples, so it cannot be resized"
-    if len(sizes) > 1 and sizes[1:] != [1]:  # one row is for all samples alike
+    if len(sizes) > 1 and sizes[1:] != [1]:  # a single row belongs to all samples
         several = ", ".join(map(str, sizes[:4]))
         return f"the batch cannot be resized: the first dimensions of its tensors differ ({several})"
     if len(plain) < len(tensors) or isinstance(batch, PackedSequence):
@@ -209,12 +209,12 @@ def resizing_problem(batch: Any) -> str:
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
     for part in parts:
         if isinstance(part, list | tuple) and len(part) == sizes[0] and not isinstance(part[0], torch.Tensor):
-            return f"the batch cannot be resized: it holds a list of {sizes[0]} values that are no tensors"
+            return f"the batch cannot be resized: it holds a list of {sizes[0]} values that are not tensors"
     return ""
 
 
 def seed_host(seed: int) -> None:
-    """Seed the generators of PyTorch, Python and NumPy, from which datasets, samplers and transforms draw."""
+    """Seed the random generators of PyTorch, Python and NumPy: datasets, samplers and transforms use them."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -1,4 +1,4 @@
-"""From any of the shapes that ``build()`` may return to a ``Loop``: parts are told apart by kinds and usual names."""
+"""Turn any form that ``build()`` may return into a ``Loop``. Parts are recognised by their types and usual names."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from advisor.workloads.hubs.contract import interpreted
 from advisor.workloads.loop import Loop, batch_size_of, batches_in_data, has_target, resize_batch
 from advisor.workloads.workload import Workload
 
-_ORDER = ("model", "data", "loss", "optimizer")  # of a tuple, as documented
+_ORDER = ("model", "data", "loss", "optimizer")  # the documented order of a tuple
 _ALIASES = {
     **dict.fromkeys(("net", "network"), "model"),
     **dict.fromkeys(("batch", "loader", "dataloader", "train_loader", "train_dataloader", "trainloader"), "data"),
@@ -37,17 +37,17 @@ _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", 
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 _DEFAULT_LEARNING_RATE = 1e-3
-# Hint for a first step of the user's own that fails.
-_HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
+# The hint if the first call of the user's own step fails.
+_HINT = "Check the lines of step(batch) that are shown. The batch is on the models' device."
 
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
-    """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
+    """Turn a build's return value into a loop, with the command line's options. Raises TargetError."""
     notes: list[str] = []
     loop = _parts_of(interpreted(value, spec), notes)
-    compiled = compiled_as(loop.model)  # as a whole: compiling is now a setting, and is measured off, too
+    compiled = compiled_as(loop.model)  # compiling becomes a setting, so that it is also measured off
     if compiled is None:
-        notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
+        notes.append("the model stays compiled: no setting matches its compile backend or options")
     elif compiled:
         loop.model, loop.current = as_written(loop.model), {**compiled, **loop.current}
     if loop.data is None:
@@ -56,7 +56,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     loop.data, loop.make_batch = _data(loop, batches_in_data(loop.data, notes), spec)
     loop.mode = _mode(loop, spec)
     if loop.mode is Mode.TRAIN and loop.step is None and loop.loss is None and not loop.notes:
-        notes.append("no loss was given: it is the model's own if its output has one, else chosen by the targets")
+        notes.append("no loss was given: the model's own is used if its output has one, else one that fits the targets")
     loop.notes = notes
     size = loop.data.batch_size if isinstance(loop.data, DataLoader) else batch_size_of(loop.data)
     loop.batch_size = size or loop.samples
@@ -72,7 +72,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
 
 
 def _data(workload: Loop, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
-    # A batch may be callable, as PyTorch Geometric's ``Data`` is: it can be moved.
+    # Some batches are callable (PyTorch Geometric's ``Data``). They have a method ``to``, which functions lack.
     is_batch = hasattr(data, "to") and not isinstance(data, nn.Module) and next(tensors_of(data), None) is not None
     if callable(data) and not is_batch:
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else workload.usual_size or LARGEST_BATCH)
@@ -91,28 +91,28 @@ def _data(workload: Loop, data: Any, spec: TargetSpec) -> tuple[DataLoader[Any] 
     except (RefusedError, ValueError) as error:
         raise TargetError(
             f"--batch-size cannot be applied: {str(error).rstrip('.')}.",
-            "Leave --batch-size out, or return a function that makes a batch of a size.",
+            "Leave --batch-size out, or return a function batch_size -> batch as the data.",
         ) from error
 
 
 def _check_batch(batch: Any, what: str) -> None:
-    """Raise TargetError for what is no batch: a dataset, several loaders, or nothing with a tensor in it."""
+    """Raise TargetError for an object that is not a batch: a dataset, several loaders, or no tensors."""
     has_tensors = next(tensors_of(batch), None) is not None
     if not has_tensors or isinstance(batch, Dataset) or any(isinstance(one, DataLoader) for one in tree_leaves(batch)):
         raise TargetError(
-            f"{what} is {_described(batch)}, which is no batch of tensors.",
-            "Give one DataLoader, as DataLoader(dataset, batch_size=...); one batch (a tensor, a tuple, a dict), with "
-            "torch.from_numpy(array) for arrays; or a function batch_size -> batch.",
+            f"{what} is {_described(batch)}, which is not a batch of tensors.",
+            "Give one DataLoader(dataset, batch_size=...), or one batch (a tensor, a tuple, a dict), or a function "
+            "batch_size -> batch. Convert arrays by torch.from_numpy(array).",
         )
 
 
 def _mode(workload: Workload, spec: TargetSpec) -> Mode:
-    """The command line's, else the workload's, else train when there is something to train against."""
+    """The mode of the command line, else of the workload, else train if there is a loss, an optimizer or a target."""
     own_step, said = workload.step is not None, workload.mode or Mode.TRAIN
     if own_step and spec.mode not in (None, said):
         raise TargetError(
-            f"--mode {spec.mode} does not fit: the target's own step is for {said}.",
-            "Leave --mode out, or return another step with its mode.",
+            f"--mode {spec.mode} does not fit: the target's own step has the mode {said}.",
+            f"Leave --mode out, or return a step for {spec.mode} and set its mode.",
         )
     if spec.mode or workload.mode or own_step:
         return Mode(spec.mode or said)
@@ -120,7 +120,7 @@ def _mode(workload: Workload, spec: TargetSpec) -> Mode:
         return Mode.TRAIN
     if not workload.model.training:
         return Mode.INFER
-    # A loader's batches are (inputs, target) far more often than not; one batch can be looked at.
+    # A loader's batches usually are (inputs, target), so no batch is read for this. A single batch can be inspected.
     carries_target = isinstance(workload.data, DataLoader) or has_target(workload.data, workload.model)
     return Mode.TRAIN if carries_target and _trainable(workload.model) else Mode.INFER
 
@@ -130,9 +130,9 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     if not parameters:
         raise TargetError(
             f"{type(workload.model).__name__} has no parameter that requires a gradient, so it cannot be trained.",
-            "Give --mode infer, or set requires_grad on the parameters to train.",
+            "Give --mode infer, or set requires_grad of the parameters to train.",
         )
-    of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # such as centres of classes
+    of_loss = _trainable(workload.loss) if isinstance(workload.loss, nn.Module) else []  # it may learn class centres
     both = list(dict.fromkeys(parameters + of_loss))
     given = workload.optimizer
     if given is None:
@@ -141,8 +141,8 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
     made = _checked_optimizer(given(both) if callable(given) else given)
     if needs_closure(made):
         raise TargetError(
-            f"{type(made).__name__} calls the loss itself, several times a step (a closure).",
-            f"Write the step as a function of a batch that calls optimizer.step(closure): return {_EXAMPLE}.",
+            f"{type(made).__name__} calls the loss itself, several times in each step (a closure).",
+            f"Write a function step(batch) that calls optimizer.step(closure), and return {_EXAMPLE}.",
         )
     if {id(parameter) for group in made.param_groups for parameter in group["params"]}.isdisjoint(map(id, parameters)):
         notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
@@ -153,7 +153,7 @@ def _checked_optimizer(made: Any) -> Optimizer:
     if not isinstance(made, Optimizer):
         raise TargetError(
             f"the target's optimizer is {_described(made)}.",
-            "Give a torch.optim.Optimizer, or beside a loss a function that makes one from the parameters.",
+            "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
         )
     return made
 
@@ -163,7 +163,7 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _parts_of(value: Any, notes: list[str]) -> Loop:
-    """The parts that a build returned. Raises TargetError where they are none, or do not fit together."""
+    """The parts that a build returned. Raises TargetError if they are not a workload, or do not fit together."""
     parts: dict[str, Any] | None = None
     if isinstance(value, Workload):
         parts = {one.name: getattr(value, one.name) for one in fields(value)}
@@ -185,10 +185,10 @@ def _parts_of(value: Any, notes: list[str]) -> Loop:
 
 
 def _in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
-    """The parts of a returned tuple by name; None if a loop does not have these parts.
+    """The parts of a returned tuple by name; None if the tuple has more parts than a loop.
 
-    A part that can only be one thing is recognised anywhere in the tuple. The others get the remaining names in the
-    documented order. ``notes`` get the parts that are left out.
+    A part whose type shows its role is recognised anywhere in the tuple. The other parts get the remaining names in
+    the documented order. ``notes`` gets a note for each part that is left out.
     """
     parts: dict[str, Any] = {}
     open_ones = []
@@ -203,7 +203,7 @@ def _in_order(values: Sequence[Any], notes: list[str]) -> dict[str, Any] | None:
 
 
 def _without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The parts but for learning-rate schedulers, with a note for each."""
+    """Remove learning-rate schedulers from the parts, and add a note for each scheduler."""
     left_out = {
         name: type(value).__name__
         for name, value in parts.items()
@@ -214,7 +214,7 @@ def _without_schedulers(parts: Mapping[str, Any], notes: list[str]) -> dict[str,
 
 
 def _kind_of(value: Any) -> str:
-    """The kind of a part; empty for a function, and for a value that may be of several kinds."""
+    """The role of a part by its type; empty if the type does not show it (a function, for example)."""
     if isinstance(value, Optimizer) or (isinstance(value, type) and issubclass(value, Optimizer)):
         return "optimizer"
     if isinstance(value, _Loss):
@@ -231,7 +231,7 @@ def _checked(workload: Loop) -> Loop:
     _check_model(workload.model)
     loss = workload.loss
     if isinstance(loss, type) or (loss is not None and not callable(loss)):
-        forms = "Give loss(model, batch), loss(output, target) or loss(output); of a class an instance: Loss(...)."
+        forms = "Give loss(model, batch), loss(output, target) or loss(output). Make an instance of a class: Loss(...)."
         raise TargetError(f"the target's loss is {_described(loss)}, not a function.", forms)
     if workload.mode not in (None, *Mode):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
@@ -239,24 +239,24 @@ def _checked(workload: Loop) -> Loop:
 
 
 def _models_of_step(workload: Workload) -> nn.Module:
-    """The models that a step of one's own works with, as one module. Raises TargetError for what does not fit."""
+    """Return the models of the user's own step as one module. Raises TargetError if the parts do not fit together."""
     models = _listed(workload.models) + _listed(workload.model)
     has_loss = workload.loss is not None or workload.clip_grad is not None
     problems = {
-        "names several models or optimizers, and no step that uses them": workload.step is None,
-        "has a step of its own, and a loss or clip_grad, which belong into the step": has_loss,
-        "has a step of its own, and no data": workload.data is None,
-        "has a step of its own, and none of the models that it works with": not models,
+        "returns models or optimizers, but no step that uses them": workload.step is None,
+        "returns a step, and also a loss or clip_grad, which belong into the step": has_loss,
+        "returns a step, but no data": workload.data is None,
+        "returns a step, but none of its models": not models,
     }
     if problem := next((problem for problem, is_met in problems.items() if is_met), ""):
-        raise TargetError(f"the target {problem}.", f"Return {_EXAMPLE}, where step(batch) does all that a step does.")
+        raise TargetError(f"the target {problem}.", f"Return {_EXAMPLE}. step(batch) must do the whole step.")
     for model in models:
         _check_model(model)
     return models[0] if len(models) == 1 else Models(models)
 
 
 def _check_model(model: Any) -> None:
-    """Refuse a model that cannot run a step. Add a training mode to a frozen TorchScript model, which has none."""
+    """Raise TargetError for a model that is not a module. Give a frozen TorchScript model a training mode."""
     if not isinstance(model, nn.Module):
         raise TargetError(f"the target's model is {_described(model)}, not an nn.Module.", _may_return(model))
     if isinstance(model, torch.jit.ScriptModule) and not hasattr(model, "training"):
@@ -268,18 +268,18 @@ def _may_return(value: Any) -> str:
     if isinstance(value, type):
         return f"Return {value.__name__}(...), with its arguments."
     if inspect.isfunction(value) or inspect.ismethod(value):
-        return f"Return {_SHAPES}. A step of your own, a function of a batch, is {_EXAMPLE}."
+        return f"Return {_SHAPES}. For a step of your own, a function of a batch, return {_EXAMPLE}."
     return (_for_several(value) if isinstance(value, tuple | list) else "") or f"Return {_SHAPES}."
 
 
 def _for_several(parts: Iterable[Any]) -> str:
-    """A hint for a value with several models; empty for one with fewer."""
+    """The hint for a value that holds several models; empty if it holds one or none."""
     several = sum(isinstance(part, nn.Module) and not isinstance(part, _Loss) for part in parts) > 1
     return f"Several models need a step of your own, a function of a batch: return {_EXAMPLE}." if several else ""
 
 
 def _described(value: Any) -> str:
-    """A value of the user's as an error names it, such as ``a tuple of 2``."""
+    """The words for a user's value in an error message, for example ``a tuple of 2``."""
     if value is None:
         return "nothing (None)"
     if isinstance(value, type):
@@ -291,7 +291,7 @@ def _described(value: Any) -> str:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The elements of a list, a tuple or a mapping; any other object as a list with one element, none for None."""
+    """The elements of a list, a tuple or a mapping; [] for None; a list of one element for any other object."""
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

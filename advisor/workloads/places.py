@@ -1,4 +1,4 @@
-"""The places in the user's files where settings are written: calls that were seen, and the statements around them."""
+"""The places in the user's files where settings are written: calls seen at run time, and the statements around them."""
 
 import ast
 import contextlib
@@ -29,7 +29,7 @@ _NO_CHANGES = frozenset({"train", "eval", "zero_grad"})
 
 
 def call_in_users_code() -> Place | None:
-    """The call by which the user's code makes an object of PyTorch's at present; None where a library makes it."""
+    """The call in the user's code that is making a PyTorch object right now; None if a library makes the object."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and any(part in frame.f_code.co_filename for part in TORCH):
         frame = frame.f_back
@@ -40,7 +40,7 @@ def call_in_users_code() -> Place | None:
 
 
 def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Place:
-    """The place of a node, or of all from one to another. Python's columns count bytes."""
+    """The place of a node, or of all nodes from ``first`` to ``last``. Python's columns count bytes."""
     end = first if last is None else last
     ends = ((first.lineno, first.col_offset), (end.end_lineno, end.end_col_offset))
     before = [linecache.getline(file, line).encode()[:column].decode(errors="replace") for line, column in ends]
@@ -48,7 +48,7 @@ def _at(kind: str, file: str, first: Any, last: Any = None, **more: Any) -> Plac
 
 
 class BuildWatch:
-    """Notes the calls that make optimizers and loaders while a function runs, and the function's names at its end."""
+    """Records the calls that make optimizers and loaders while a function runs, and the function's final variables."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
@@ -76,7 +76,7 @@ class BuildWatch:
         return self._at_return
 
     def places(self, models: Iterable[nn.Module], optimizers: Iterable[Any], loader: Any) -> tuple[Place, ...]:
-        """The places where these are made."""
+        """The places where these models, optimizers and the loader are made."""
         views = [view for view in self._views if view.is_users]
         return tuple(places_of_made(self._made, views, models, optimizers, loader)) if views else ()
 
@@ -84,18 +84,18 @@ class BuildWatch:
 def places_of_made(
     made: Mapping[Any, Place], views: Sequence[Where], models: Iterable[Any], optimizers: Iterable[Any], loader: Any
 ) -> Iterator[Place]:
-    """Where the models, the optimizers and the loader are made; ``made`` has the calls that made some of them."""
-    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", [loader])):  # of drafts too
+    """The places where the models, the optimizers and the loader are made; ``made`` holds the calls that were seen."""
+    for kind, values in (("model", models), ("optimizer", optimizers), ("loader", [loader])):
         yield from filter(None, (_bound(kind, value, views) for value in values if value is not None))
     yield from (replace(made[one], kind="optimizer call") for one in optimizers if one in made)
-    # A library's own loader is around the dataset of the user's.
+    # A library's loader may replace the user's, but holds the same dataset.
     beside = [one for one in made if getattr(one, "dataset", made) is getattr(loader, "dataset", None)]
     for one in sorted(beside, key=lambda one: one is not loader)[:1]:
         yield replace(made[one], kind="loader call")
 
 
 def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]:
-    """The call of a function whose name ends like this, where the files have one such call."""
+    """The call of a function whose name ends with ``name``, if the files have exactly one such call."""
     nodes = ((file, node) for file in files for node in ast.walk(trees.tree_of_file(file)))
     found = [one for one in nodes if isinstance(one[1], ast.Call) and ast.unparse(one[1].func).endswith(name)]
     if len(found) == 1:
@@ -103,11 +103,11 @@ def place_of_call(kind: str, name: str, files: Iterable[str]) -> Iterator[Place]
 
 
 def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
-    """The last statement that gives a value its name, moves it or fills it, in a block that leads to the loop."""
+    """The last statement before the loop that assigns a value or calls its methods, in a block around the loop."""
     for view in views:
         for name in _names_of(value, view.names):
             scopes: list[tuple[Any, int]] = [(scope_of(view.code), view.line)]
-            if name.startswith("self."):  # of whatever method of its class
+            if name.startswith("self."):  # any method of its class may set it
                 own = {one.__name__ for one in type(view.names["self"]).__mro__}
                 classes = (one for one in ast.walk(trees.tree_of_file(view.file)) if isinstance(one, ast.ClassDef))
                 methods = (one for node in classes if node.name in own for one in node.body)
@@ -116,14 +116,14 @@ def _bound(kind: str, value: Any, views: Sequence[Where]) -> Place | None:
                 blocks = trees.blocks_to(line, scope.body)
                 before = [one for block in blocks for one in block if (one.end_lineno or 0) < line]
                 first, parts = 1 + name.startswith("self."), name.split(".")
-                owners = [".".join(parts[:end]) for end in range(first, 1 + len(parts))]  # of a part, and itself
+                owners = [".".join(parts[:end]) for end in range(first, 1 + len(parts))]  # `a.b` changes with `a`
                 if found := [one for one in before if any(_concerns(one, owner) for owner in owners)]:
                     return _at(kind, view.file, found[-1], name=name)
     return None
 
 
 def _names_of(value: Any, names: Mapping[str, Any]) -> Iterator[str]:
-    """The expressions for a value: variables, attributes of ``self``, and parts of the modules that these hold."""
+    """The expressions for a value: variables, attributes of ``self``, and submodules of either."""
     own = getattr(names.get("self"), "__dict__", {})
     found = {**names, **{f"self.{name}": held for name, held in {**own, **own.get("_modules", {})}.items()}}
     yield from (name for name, held in found.items() if held is value)
@@ -138,7 +138,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
         return False
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign | ast.AnnAssign) and name in trees.bound_by(node):
-            return not isinstance(node.value, ast.Constant | None)  # as for ``self.model = None``
+            return not isinstance(node.value, ast.Constant | None)  # not `self.model = None`
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(f"{name}."):
             return trees.name_called(call) not in _NO_CHANGES
@@ -146,7 +146,7 @@ def _concerns(statement: ast.stmt, name: str) -> bool:
 
 
 def places_of_call(calls: Sequence[Where]) -> Iterator[Place]:
-    """For a script that only predicts: the statement that calls the model, and the copies of its inputs."""
+    """The statement that calls the model, and the copies of its inputs, for a script that only predicts."""
     for view in calls[:1]:
         block, begin, _ = _block_of({view.line}, _body_of(view.code), view.line)
         yield from [_at("forward", view.file, block[begin])] if block else []
@@ -155,7 +155,7 @@ def places_of_call(calls: Sequence[Where]) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class LoopPlaces:
-    """A loop of the user's, and the functions of the user's that were running at its update, innermost first."""
+    """A loop of the user's, and the user's functions that were running at its update, innermost first."""
 
     loop: FoundLoop
     views: Sequence[Where]
@@ -163,12 +163,12 @@ class LoopPlaces:
     loader: Any = None
 
     def of(self, passes: Iterable[Pass]) -> Iterator[Place]:
-        """The loop, its forward passes, the whole of its step, and the copies of its batches."""
+        """The places of the loop, of its forward passes, of its whole step, and of the copies of its batches."""
         statement, own = self.loop.statement, self.loop.where.code
         yield _at("loop", self.loop.where.file, statement)
         if self.loader is not None and isinstance(statement, ast.For):
             yield from itertools.islice(self._reads_of_loader(statement), 1)
-        # Above is the outermost loop around it that does not make the model anew.
+        # "above" is the outermost enclosing loop that does not create the model again.
         whole = (one for one, makes_anew in self._around() if not makes_anew)
         yield _at("above", self.loop.where.file, next(whole, statement))
         passes = list(passes)
@@ -179,7 +179,7 @@ class LoopPlaces:
             yield from _copies(code.co_filename, scope, self._names_in(code))
 
     def _reads_of_loader(self, statement: ast.For) -> Iterator[Place]:
-        """The expressions in a loop's head for the loader, or for the one that Accelerate's is around."""
+        """The expressions for the loader in a loop's head; for Accelerate's loader, those for the wrapped loader."""
         loader = getattr(self.loader, "base_dataloader", self.loader)
         for one in ast.walk(statement.iter):
             if isinstance(one, ast.Name | ast.Attribute):
@@ -190,7 +190,7 @@ class LoopPlaces:
                     yield from (_at("loader read", self.loop.where.file, statement, name=text) for text in names)
 
     def _around(self) -> list[tuple[ast.stmt, bool]]:
-        """The loop and those around it, the outermost first, each with whether it makes the model anew."""
+        """The enclosing loops, outermost first, and the loop itself; each with whether it creates the model again."""
         names = _names_of(self.model, self.loop.where.names)
         made = {".".join(name.split(".")[: 2 if name.startswith("self.") else 1]) for name in names}
         statements = trees.statements_at(self.loop.statement.lineno, _body_of(self.loop.where.code))
@@ -201,7 +201,7 @@ class LoopPlaces:
         return next((view.names for view in self.views if view.code is code), {})
 
     def _of_pass(self, each: Pass) -> Iterator[Place]:
-        # The line of the backward pass in the innermost function that also makes its forward pass.
+        # The line that leads to the backward pass, in the innermost function that also makes the forward pass.
         common = next(((one, line) for one, line in each.at if any(one is other for other, _ in each.calls)), None)
         if common is None or is_library(common[0].co_filename):
             return
@@ -217,7 +217,7 @@ class LoopPlaces:
         is_own = code is self.loop.where.code
         scope = self.loop.statement if is_own else whole
         classes = [node for node in ast.walk(trees.tree_of_file(file)) if isinstance(node, ast.ClassDef)]
-        is_method = any(whole in one.body for one in classes)  # which cannot be called by its name alone
+        is_method = any(whole in one.body for one in classes)  # a method is not called by its name alone
         if not is_own and isinstance(whole, trees.FUNCTIONS) and not is_method:
             yield _at("function", file, whole)
         inside = block[begin : max(begin, last) + 1]
@@ -233,10 +233,10 @@ class LoopPlaces:
             yield self._step(block, begin, inside[-1], done, code)
 
     def _step(self, block: list[ast.stmt], begin: int, last: ast.stmt, done: int, code: CodeType) -> Place:
-        """The place of a step: from its forward pass to its update, with what clears the gradients beside them.
+        """The place of a step, from its forward pass to its update, with the statements that clear the gradients.
 
-        ``last`` is the last statement of the forward pass. What only notes numbers behind it, such as
-        ``total += loss.item()``, may stand behind the step.
+        ``last`` is the last statement of the forward pass. Later statements that only record numbers can be moved
+        after the step (``total += loss.item()``, for example).
         """
         clearing = [isinstance(one, ast.Expr) and trees.clears(one) for one in block]
         while begin and clearing[begin - 1]:
@@ -256,17 +256,17 @@ class LoopPlaces:
         if any(isinstance(one, Optimizer) for one in given):
             problem = "your own gradient scaler makes the update"
         elif not (model and optimizers):
-            problem = "no name of the model, or of its optimizer, was seen"
+            problem = "no variable for the model or for its optimizer was seen"
         beside = whole in _body_of(own) and own.co_name == "<module>"
         if code is not own and (not beside or any(makes_anew for _, makes_anew in self._around())):
-            problem = "it is in a function that the loop calls"
+            problem = "the step is in a function that the loop calls"
         found |= {"name": ", ".join([model, *sorted(optimizers)]), "problem": problem}
         found["behind"] = tuple(one.lineno for one in behind)
         return _at("step", code.co_filename, inside[0], inside[-1], **found)
 
 
 def _updates(statements: Iterable[ast.AST], names: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """The lines at which statements call ``step`` of an optimizer, each with the expression for that."""
+    """The lines at which statements call an optimizer's ``step``, each with the expression for the optimizer."""
     calls = ((call, getattr(call.func, "value", call)) for call in trees.calls_of("step", statements))
     values = ((call, owner, trees.value_of(owner, names)) for call, owner in calls)
     return [(call.lineno, ast.unparse(owner)) for call, owner, value in values if isinstance(value, Optimizer)]
@@ -277,10 +277,10 @@ def _body_of(code: CodeType) -> list[ast.stmt]:
 
 
 def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[ast.stmt], int, int]:
-    """The innermost block with one of some lines and a last one, and the places of the first and of the last in it.
+    """The innermost block that holds ``last`` and any of ``lines``, and the places of the first and the last in it.
 
-    Lines further out are of calls for another purpose, such as those for the actions of an agent, in a loop whose loss
-    is computed in some rounds. An empty block for none.
+    Lines outside of that block belong to other model calls. In reinforcement learning, for example, a loop also calls
+    the model to choose actions. The block is empty if there is none.
     """
     for block in reversed(list(trees.blocks_to(last, body))):
         inside = [line for line in lines if block[0].lineno <= line <= (block[-1].end_lineno or 0)]
@@ -290,7 +290,7 @@ def _block_of(lines: set[int], body: list[ast.stmt], last: int) -> tuple[list[as
 
 
 def _copies(file: str, scope: ast.AST, names: Mapping[str, Any]) -> Iterator[Place]:
-    """The calls that copy a tensor to a device; their name is its number of dimensions, with ``f`` of a float."""
+    """The calls that copy a tensor to a device, named by its number of dimensions, with ``f`` if it is a float."""
     for node in trees.calls_of("to", [scope]) + trees.calls_of("cuda", [scope]):
         given = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "device")]
         text = ast.unparse(given[0]) if given else node.func.attr if isinstance(node.func, ast.Attribute) else ""

@@ -15,17 +15,17 @@ class Workload:
         model: the ``nn.Module``.
         data: a ``DataLoader`` or another iterable of batches, one batch, or a callable ``batch_size -> batch``.
             A batch is a tensor, a tuple ``(inputs, target)``, or a dict of the model's keyword arguments.
-        loss: ``loss(model, batch) -> scalar`` or ``loss(output, target) -> scalar``; a first parameter that is named
-            ``model`` (or annotated as a module) tells them apart. ``loss(output)`` for a model that gets its target in
-            the batch, or has none; ``loss(output, batch)`` where the loss reads several things off the batch.
-        optimizer: an instance, or a callable on parameters such as ``torch.optim.AdamW``.
-        mode: ``train`` or ``infer``; by default train when there is a loss, an optimizer or a target in the batch.
+        loss: ``loss(output, target)``, or ``loss(model, batch)`` if its first parameter is named ``model`` (or is
+            annotated as a module). Use ``loss(output)`` if the model gets its target in the batch or has no target,
+            and ``loss(output, batch)`` if the loss needs several parts of the batch. It returns a scalar.
+        optimizer: an instance, or a callable that takes parameters (for example ``torch.optim.AdamW``).
+        mode: ``train`` or ``infer``; by default train if there is a loss, an optimizer or a target in the batch.
         current: the settings that the loop has already, for example ``{"precision.autocast": "float16"}``.
-        clip_grad: the norm that the loop clips its gradients to before each update, if it does.
-        step: ``step(batch)``, a whole step of your own in place of ``loss`` and ``optimizer``: it updates the weights
-            and returns the loss, or the output where ``mode`` is ``infer``. The batch is on the models' device.
-        models: the models that ``step`` works with, where there are several.
-        optimizers: the optimizers that ``step`` works with, so that settings about optimizers can be tried.
+        clip_grad: the gradient norm to which the loop clips before each update, if it clips.
+        step: ``step(batch)``, your own whole step in place of ``loss`` and ``optimizer``. It updates the weights and
+            returns the loss; if ``mode`` is ``infer``, it returns the output. The batch is on the models' device.
+        models: the models that ``step`` uses, if there are several.
+        optimizers: the optimizers that ``step`` uses, so that optimizer settings can be tried.
     """
 
     model: Any = None

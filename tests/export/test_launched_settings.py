@@ -100,7 +100,7 @@ def test_one_gpu_s_settings_are_exported_where_several_were_no_faster_or_were_me
 def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     tuning = Tuning(DDP)
-    with pytest.warns(UserWarning, match="start the script with `torchrun") as told:
+    with pytest.warns(UserWarning, match="Start the script with `torchrun") as told:
         prepared, step_of = tuning.prepare(*objects), tuning.train_step
     (one,) = [one for one in told if "torchrun" in str(one.message)]
     assert one.filename == __file__
@@ -113,7 +113,7 @@ def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monke
 def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(is_initialized=lambda: True))
-    with pytest.warns(UserWarning, match="left to Accelerate"):
+    with pytest.warns(UserWarning, match="left out: Accelerate"):
         assert Tuning(DDP).prepare(*objects) == objects
     assert not distributed.is_initialized()
 
@@ -121,7 +121,7 @@ def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
 def test_a_model_that_is_spread_already_stays_as_it_is(one_rank, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
-    with pytest.warns(UserWarning, match="spread already"):
+    with pytest.warns(UserWarning, match="already spread"):
         model, _ = Tuning(DDP).prepare(wrapped, torch.optim.SGD(wrapped.parameters(), lr=0.1))
     assert model is wrapped
 

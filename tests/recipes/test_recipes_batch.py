@@ -109,7 +109,7 @@ def test_a_loop_that_clears_what_is_added_up_is_warned(set_to_none):
     step = tuning.train_step(model, optimizer, nn.functional.mse_loss)
     step(batches()[0])
     model.zero_grad(set_to_none)
-    with pytest.warns(UserWarning, match=r"leave zero_grad\(\) to the step"):
+    with pytest.warns(UserWarning, match=r"Do not call zero_grad\(\)"):
         step(batches()[1])
 
 

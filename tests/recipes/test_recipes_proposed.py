@@ -86,7 +86,7 @@ PROPOSED = [
     ("step_graph", gpu_facts(**ARGUMENTS), "the Trainer runs the steps"),
     ("step_graph", gpu_facts(trainer="transformers"), [True]),
     ("step_graph", gpu_facts(places=loop_places()), [True]),
-    ("step_graph", gpu_facts(places=loop_places("line 3 decides on the host")), "line 3 decides on the host; tuning"),
+    ("step_graph", gpu_facts(places=loop_places("line 3 branches on the host")), "line 3 branches on the host; tuning"),
     ("step_graph", gpu_facts(places=loop_places()[:2]), "the step was not seen"),
     ("step_graph", gpu_facts(places=loop_places() + loop_places()[1:2]), "several forward passes"),
     ("attention_mask", gpu_facts(**ARGUMENTS, empty_masks=1), "data_collator"),

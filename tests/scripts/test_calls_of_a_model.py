@@ -17,8 +17,8 @@ WITHOUT_OPTIMIZER = HEAD.replace("optimizer = ", "# ")
 @pytest.mark.parametrize(
     ("calls", "said", "data"),
     [
-        ("both = (model(x) + model(-x)) / 2", "several times for a batch", "loader"),
-        ("z = -x; model(z)", "without the making of these inputs", "z"),
+        ("both = (model(x) + model(-x)) / 2", "several times for each batch", "loader"),
+        ("z = -x; model(z)", "the time to make them is left out", "z"),
     ],
 )
 def test_a_script_that_predicts_is_measured_on_its_batches_or_the_inputs_of_its_last_call(calls, said, data, script):
@@ -76,7 +76,7 @@ def test_a_script_without_a_loader_predicts_with_the_inputs_of_its_call(call, sc
 
 
 def test_inputs_that_a_call_may_change_are_no_batch(script):
-    with pytest.raises(TargetError, match="called with something else than a batch"):
+    with pytest.raises(TargetError, match="last call are not a batch"):
         script("""
             class Remembers(nn.Linear):
                 def forward(self, x, past):
@@ -99,7 +99,7 @@ def test_a_script_that_predicts_for_long_is_left_where_it_has_no_optimizer(round
     text = f"import time\nwith torch.no_grad():\n    {rounds}\n        model(numbers)\n        time.sleep(0.05)\n"
     loop, _ = script(text, then)
     assert loop.mode is mode
-    assert any("went on predicting" in note for note in loop.notes) is (mode is Mode.INFER)
+    assert any("paused while it predicted" in note for note in loop.notes) is (mode is Mode.INFER)
 
 
 @pytest.mark.parametrize(

@@ -406,9 +406,9 @@ class TestPlaces:
             ("loss.backward()\n    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()", "on the host"),
             ("loss.backward()\n    if loss.item() > 1e9:\n        raise ValueError", "on the host"),
             ("seen.append(loss.item())\n    (loss / seen[-1]).backward()", "on the host"),
-            ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "the rounds of the loop"),
+            ("for part in drawn(y):\n        loss = loss + part.mean()\n    loss.backward()", "may have other rounds"),
             ("loss.backward()\n    if CLIP > 0:\n        nn.utils.clip_grad_norm_(model.parameters(), CLIP)", ""),
-            ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "decides on the host"),
+            ("if x.ndim > 1:\n        loss = 2 * loss\n    loss.backward()", "branches on the host"),
             ("loss = loss.log()\n    loss.backward()", ""),
             ("loss.backward()\n    schedule.step()", "calls step() on the host"),
             ("loss.backward()\n    print(loss.item(), model.weight.mean().item())", "on the host"),
@@ -513,7 +513,7 @@ class TestBadInput:
         path.write_text(f"{HEAD}for x, y in loader:\n    {STEP}\n")
         loop = load_target(TargetSpec("train.py", str(tmp_path), device="cpu"))
         path.write_text(f"import os\n{path.read_text()}")
-        with pytest.raises(UsageError, match="no longer as it was measured"):
+        with pytest.raises(UsageError, match="has changed since it was measured"):
             patched_files(load_catalog(()), CHANGE, facts_of(loop), str(path))
 
 
@@ -534,7 +534,7 @@ def test_a_build_is_changed_where_it_makes_its_parts(tmp_path):
     assert "    model = model.to(memory_format=torch.channels_last)\n    data = " in text
     assert "batch_size=4, num_workers=1)" in text
     assert "Adam(model.parameters(), fused=True)" in text
-    assert "# perf-advisor: not here: precision.autocast: bfloat16: it belongs around the forward pass" in text
+    assert "# perf-advisor: not here: precision.autocast: bfloat16: write this around the forward pass" in text
 
 
 OF_IMAGES = """

@@ -219,8 +219,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("text", "said", "hint"),
         [
-            ("import sys\nsys.exit(3)\n", "sys.exit(3)", "mend what exits"),
-            ("import os\nos.environ['LOCAL_RANK']\n", "'LOCAL_RANK'", "as its only rank: `export RANK=0 LOCAL_RANK=0"),
+            ("import sys\nsys.exit(3)\n", "sys.exit(3)", "Remove the exit"),
+            ("import os\nos.environ['LOCAL_RANK']\n", "'LOCAL_RANK'", "`export RANK=0 LOCAL_RANK=0"),
             ("import torch\ntorch.distributed.init_process_group('gloo')\n", "not set", "--gpus N"),
             ("input('go on? ')\n", "EOF when reading a line", "lines below"),
             ("import urllib.request\nurllib.request.urlopen('http://nobody.invalid')\n", "URLError", "the network"),

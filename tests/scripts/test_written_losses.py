@@ -256,7 +256,7 @@ DRAWN = "\n    x, y = get_batch()\n    _, loss = model(x, y)"
 def test_the_batches_are_made_by_the_statements_of_the_loop(body, script):
     loop, names = script(DRAWS + START + "for step in range(400):" + body + UPDATE)
     assert loop.step is None
-    assert "its batches as the loop makes them" in loop.notes[0]
+    assert "on the batches that the loop makes" in loop.notes[0]
     step, given = step_of(loop), zip(range(5), loop.data, strict=False)
     firsts = set()
     for _, batch in given:

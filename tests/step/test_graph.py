@@ -298,7 +298,7 @@ class Centred(nn.Module):
 
 @pytest.mark.parametrize(
     ("mean", "words"),
-    [(nn.Buffer(torch.zeros(6)), "replaces a buffer in each step"), (torch.zeros(6), "computes something else")],
+    [(nn.Buffer(torch.zeros(6)), "replaces a buffer in each step"), (torch.zeros(6), "have different results")],
 )
 def test_a_step_that_goes_on_from_what_it_replaced_runs_eagerly_from_the_same_state(mean, words):
     models = [Centred(mean), Centred(mean)]

@@ -133,14 +133,14 @@ class Raises(DataLoader):
 
 
 REFUSED = {
-    "no such argument": (lambda: Ordered(Numbers()), {"pin_memory": True}, "Ordered takes no pin_memory"),
+    "no such argument": (lambda: Ordered(Numbers()), {"pin_memory": True}, "Ordered has no argument pin_memory"),
     "an argument that is not kept": (lambda: Needs(Numbers(), 1), {}, "Needs cannot .* missing .* 'secret'"),
     "a constructor that raises": (lambda: Raises(Numbers()), {}, "by its constructor: the disk is full"),
-    "whole batches": (lambda: DataLoader(Numbers(), batch_size=None), {"batch_size": 2}, "does not form batches"),
+    "whole batches": (lambda: DataLoader(Numbers(), batch_size=None), {"batch_size": 2}, "dataset sets the batch"),
     "batches of its own": (
         lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(range(10), 2, drop_last=False)),
         {"batch_size": 4},
-        "batch sampler of its own",
+        "batch sampler or dataset sets",
     ),
     "a stream": (lambda: DataLoader(Stream()), {"num_workers": 2}, "each worker yields all samples"),
 }
@@ -160,7 +160,7 @@ def test_what_would_not_do_the_same_is_refused_with_the_reason(kind):
 def test_no_worker_is_added_that_would_import_the_users_script(method, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__file__="train.py", __spec__=None))
     loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=method)
-    with pytest.raises(RefusedError, match="would import your script anew"):
+    with pytest.raises(RefusedError, match="would run your script again"):
         rebuild(loader, num_workers=2)
     assert rebuild(loader, prefetch_factor=4).num_workers == 1
     assert rebuild(DataLoader(Numbers()), num_workers=2).num_workers == 2  # forked

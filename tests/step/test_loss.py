@@ -220,7 +220,7 @@ def test_a_loss_of_several_targets_gets_them_one_by_one(batch, loss, compiled):
     expected = weighted(model(TRIPLE[0]), *TRIPLE[1:]).item()
     assert step_with(model, loss, **compiled)(batch).item() == pytest.approx(expected)
     short = batch[:2] if isinstance(batch, list) else {"input": TRIPLE[0], "labels": TRIPLE[1]}
-    with pytest.raises(LossError, match=r"needs labels and weights beside the output.*\(inputs, labels, weights\)"):
+    with pytest.raises(LossError, match=r"needs labels and weights besides the output.*\(inputs, labels, weights\)"):
         step_with(model, loss, **compiled)(short)
 
 

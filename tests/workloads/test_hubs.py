@@ -72,7 +72,7 @@ def test_a_shape_of_other_sizes_than_a_batch_has_is_refused(target, shape, sizes
     monkeypatch.setenv("YOLO_OFFLINE", "true")
     pytest.importorskip({"hf": "transformers"}.get(prefix := target.partition(":")[0], prefix))
     error = failure(target, *(TINY if prefix == "hf" else ()), input_shape=shape)
-    assert error.message.endswith(f"has {len(shape)} sizes, and a batch of this model has {sizes}.")
+    assert error.message.endswith(f"has {len(shape)} sizes, but a batch of this model has {sizes}.")
     assert f"Write all {sizes}" in error.hint
 
 

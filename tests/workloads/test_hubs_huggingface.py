@@ -24,7 +24,7 @@ def test_text_is_trained_on_tokens_and_says_what_stands_in():
     assert type(loop.model).__name__ == "BertForMaskedLM"
     assert loop.mode is Mode.TRAIN
     assert shapes(loop.data) == {"input_ids": (3, 24), "attention_mask": (3, 24), "labels": (3, 24)}
-    assert any("the default configuration of bert stands in" in note for note in loop.notes)
+    assert any("the default configuration of bert is measured" in note for note in loop.notes)
     assert torch.isfinite(one_step(loop))
     inferred = load("hf:bert", *TINY, mode=Mode.INFER, input_shape=(2, 8))
     assert shapes(inferred.data) == {"input_ids": (2, 8), "attention_mask": (2, 8)}
@@ -179,7 +179,7 @@ def test_weights_of_other_shapes_are_left_out(transformers, tmp_path):
     assert any("with its weights" in note for note in load("hf:./mine", directory=tmp_path).notes)
     larger = load("hf:./mine", "vocab_size=40", directory=tmp_path)
     assert larger.model.config.vocab_size == 40
-    assert any("where their shapes fit" in note for note in larger.notes)
+    assert any("random if a shape differs" in note for note in larger.notes)
 
 
 def test_generation_says_how_many_tokens_a_step_makes():

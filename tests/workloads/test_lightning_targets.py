@@ -57,7 +57,7 @@ def test_a_trainer_says_how_it_clips_and_casts(lightning, parts):
     by_value = lightning.Trainer(gradient_clip_val=0.5, gradient_clip_algorithm="value", **QUIET)
     loop = normalise((by_value, parts.Scheduled(), parts.Data()), SPEC)
     assert loop.clip_grad is None
-    assert "the Trainer clips gradients by value, which is left out" in loop.notes
+    assert "the Trainer's clipping of gradients by value is left out" in loop.notes
 
 
 def test_a_module_may_ask_its_trainer_as_in_a_fit(parts):

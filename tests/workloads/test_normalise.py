@@ -228,7 +228,7 @@ def test_a_model_that_is_compiled_as_no_setting_says_stays_so(options):
     compiled = torch.compile(nn.Linear(4, 2), **options)
     loop = normalise((compiled, torch.randn(3, 4)), spec())
     assert (loop.model, loop.current) == (compiled, {})
-    assert "compiled in a way that no setting says" in loop.notes[0]
+    assert "no setting matches its compile backend" in loop.notes[0]
 
 
 def test_a_mapping_with_labels_gives_a_plain_model_its_target():
@@ -250,8 +250,8 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((lambda batch: 0, batch()), "model is a function", "Workload(step=step"),
         ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
         ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "an instance"),
-        ((Net(), batch()[0].numpy()), "data is a ndarray, which is no batch", "torch.from_numpy"),
-        ((Net(), Items(), of_output), "data is an Items, which is no batch", "DataLoader(dataset"),
+        ((Net(), batch()[0].numpy()), "data is a ndarray, which is not a batch", "torch.from_numpy"),
+        ((Net(), Items(), of_output), "data is an Items, which is not a batch", "DataLoader(dataset"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), of_output, torch.optim.LBFGS), "LBFGS calls the loss itself", "step=step"),
         ((Net().requires_grad_(False), batch(), of_output), "no parameter that requires a gradient", "--mode infer"),

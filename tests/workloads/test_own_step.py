@@ -149,11 +149,11 @@ class TestWhatDoesNotFit:
         ("changes", "said"),
         [
             ({"step": None}, "no step that uses them"),
-            ({"models": None}, "none of the models"),
+            ({"models": None}, "none of its models"),
             ({"models": [nn.Linear]}, "model is the class Linear, not an nn.Module"),
             ({"optimizers": [torch.optim.Adam]}, "optimizer is the class Adam"),
             ({"data": None}, "no data"),
-            ({"loss": nn.MSELoss()}, "a step of its own, and a loss"),
+            ({"loss": nn.MSELoss()}, "returns a step, and also a loss"),
             ({"mode": "infer"}, "does not fit"),
         ],
     )

@@ -69,7 +69,7 @@ def test_the_size_of_a_batch_is_that_of_its_first_tensor():
         (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "no tensor with samples"),
         ((torch.zeros(4, 2), torch.eye(4).to_sparse_csr()), "packed, sparse or nested"),
         (pack_sequence([torch.zeros(2, 3), torch.zeros(1, 3)]), "differ"),
-        ((torch.zeros(2, 3), ["cat", "dog"]), "a list of 2 values that are no tensors"),
+        ((torch.zeros(2, 3), ["cat", "dog"]), "a list of 2 values that are not tensors"),
     ],
 )
 def test_a_batch_whose_samples_cannot_be_told_apart_is_not_resized(batch, problem):

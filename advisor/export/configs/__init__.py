@@ -1,1 +1,1 @@
-"""Config files as text: values looked up, replaced and added, every other character as it was. And their words."""
+"""Config files as text: find, replace and add values without changing other text; and the words of frameworks."""

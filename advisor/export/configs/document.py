@@ -1,9 +1,9 @@
-"""Config files that a patch changes, and walks over their values.
+"""Config files whose text can be patched, and functions to look up their values.
 
-The text of a YAML or JSON config is never dumped again (ruamel.yaml's round trip writes half of public configs with
-other blanks and comments): a change is spliced into it where the parsed nodes say, and kept only if the text then reads
-as the same config with that change. Comments, blank lines, quoting, indentation, line endings, anchors and document
-markers stay as they were.
+The text of a YAML or JSON config is never dumped again (ruamel.yaml's round trip changes blanks or comments in half of
+public configs). A change is spliced into the text at the positions of the parsed nodes. It is kept only if the new text
+parses to the old config with that change. Comments, blank lines, quotes, indentation, line endings, anchors and
+document markers are not changed.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _NEWLINE = re.compile(r"(?<!\r)\n")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at a path. ``only_there``: it is written only where the config has something else there."""
+    """A value at a path. With ``only_there``, it is written only if the config has another value at this path."""
 
     path: Path
     value: Scalar
@@ -43,13 +43,13 @@ class Entry:
 
 
 class ObstacleError(Exception):
-    """A path of a config can hold no value; the message is the end of "the config's ..."."""
+    """A path of a config cannot hold a value. The message continues "the config's ..."."""
 
 
 class Document(ABC):
-    """A config file's ``text``, and its ``tree``: plain Python objects with strings for keys.
+    """A config file's ``text``, and its ``tree`` of plain Python objects with strings as keys.
 
-    Tagged values are opaque objects in the tree, which a patch leaves alone.
+    Values with YAML tags are opaque objects in the tree. A patch does not change them.
     """
 
     tree: dict[str, Any]
@@ -60,17 +60,17 @@ class Document(ABC):
 
     @abstractmethod
     def texts_with(self, path: Path, value: Scalar) -> Iterable[str]:
-        """Texts that may hold a value at a path, the best first. Raises ObstacleError where none can."""
+        """Candidate texts with a value at a path, the best first. Raises ObstacleError if no text is possible."""
 
     def place_of(self, path: Path) -> str:
         """A path in words."""
         return repr(".".join(path)) if path else "the top level"
 
     def changed(self, path: Path, value: Scalar) -> Self:
-        """The config with a value at a path; mappings on the way are made. None removes it where there is no null.
+        """Set a value at a path, and make missing mappings. In a format without null, None removes the value.
 
-        What is written is read again: it must hold that value, and all that was there before. Raises ObstacleError
-        where no text does.
+        Each candidate text is parsed: it must hold the new value, and all old values. Raises ObstacleError if no
+        candidate does.
         """
         depth = 0
         node: Any = self.tree
@@ -94,13 +94,13 @@ class Document(ABC):
                 if _canonical(found.tree) == _canonical(wanted):
                     return found
         raise ObstacleError(
-            f"{self.place_of(path[:depth])} cannot be changed: the config's layout leaves no room, as it is shared "
-            "through an anchor, or tagged, or ends in a block of text"
+            f"{self.place_of(path[:depth])} cannot be changed in the text: it is shared through an anchor, has a tag, "
+            "or ends in a block of text"
         )
 
 
 class TomlDocument(Document):
-    """A TOML config, changed through tomlkit, which keeps comments and layout. Raises UsageError if it is not TOML."""
+    """A TOML config. tomlkit keeps its comments and layout. Raises UsageError if the text is not TOML."""
 
     has_null = False
 
@@ -109,7 +109,7 @@ class TomlDocument(Document):
         self.tree = parsed(text, "the config.toml")
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
-        """The text with a value at a path, or without it if that is None: TOML has no null."""
+        """The text with a value at a path. For None the value is removed, because TOML has no null."""
         import tomlkit
 
         document = tomlkit.parse(self.text)
@@ -122,13 +122,13 @@ class TomlDocument(Document):
             del node[path[-1]]
         else:
             node[int(path[-1]) if isinstance(node, list) else path[-1]] = value
-        # All lines of a file end alike; tomlkit ends those that it adds with a newline alone.
+        # tomlkit ends the lines that it adds with "\n", even if all other lines end with "\r\n".
         is_windows = "\n" in self.text and not _NEWLINE.search(self.text)
         yield _NEWLINE.sub("\r\n" if is_windows else "\n", tomlkit.dumps(document))
 
 
 def _with(tree: Any, path: Path, value: Scalar) -> Any:
-    """A copy of a tree with a value at a path; what an alias repeats stays as it was."""
+    """A copy of a tree with a value at a path. Other values of the same alias are not changed."""
     if not path:
         return value
     inner = _with(at(tree, path[:1]), path[1:], value)
@@ -138,22 +138,22 @@ def _with(tree: Any, path: Path, value: Scalar) -> Any:
 
 
 def _canonical(tree: Any) -> str:
-    """A text that is equal for two trees with the same values of the same types."""
+    """A text that is equal for two trees if their values and types are equal."""
     return json.dumps(tree, sort_keys=True, default=repr)
 
 
 def is_interpolation(value: object) -> bool:
-    """Whether a word is computed when the config is read, as ``${model.width}`` is."""
+    """Whether a value is computed when the config is read (``${model.width}``)."""
     return isinstance(value, str) and "${" in value
 
 
 def evaluates(path: Sequence[str]) -> bool:
-    """Whether a part of a path names evaluation or prediction, such as ``val_loader``."""
+    """Whether a path is about evaluation or prediction (``val_loader``, for example)."""
     return any(part in _EVALUATION for name in path for part in name.lower().replace("-", "_").split("_"))
 
 
 def at(tree: Any, path: Sequence[str]) -> Any:
-    """The value at a path; None where there is none."""
+    """The value at a path; None if the path does not exist."""
     for part in path:
         if not holds(tree, part):
             return None
@@ -162,14 +162,14 @@ def at(tree: Any, path: Sequence[str]) -> Any:
 
 
 def holds(node: Any, name: str) -> bool:
-    """Whether a mapping has a key, or a list an item of that place."""
+    """Whether a mapping has this key, or a list has an item with this index."""
     if isinstance(node, Mapping):
         return name in node
     return isinstance(node, list) and name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(node)
 
 
 def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
-    """Everything in a config with its path, our own section left out. What an alias repeats comes once."""
+    """All values in a config with their paths, without our own section. Values of an alias come only once."""
     stack: list[tuple[Path, Any]] = [((), tree)]
     seen: set[int] = set()
     while stack:
@@ -183,7 +183,7 @@ def walk(tree: Any) -> Iterator[tuple[Path, Any]]:
 
 
 _END_OF_DOCUMENT = re.compile(r"^\.\.\.(?=\s|\Z)", re.MULTILINE)
-_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")  # behind the last entry in braces: a comma, a comment
+_AFTER_ENTRY = re.compile(r"(\s*,)?([ \t]*#[^\r\n]*)?")  # a comma and a comment after the last entry in braces
 _SWITCHES = (("true", "false"), ("yes", "no"), ("on", "off"))
 
 
@@ -199,7 +199,7 @@ class YamlDocument(Document):
             root = found[0] if found else loader.get_single_node()
             tree = found[1] if found else loader.construct_document(root) if root else {}
         except YAML_FAILURES as error:
-            hint = "Give a config of one YAML document, and fix what is wrong in it."
+            hint = "Fix the error in the config. It must be one YAML document."
             raise UsageError(f"the config is not valid YAML: {reason(error)}.", hint) from error
         self._root, self.tree = root, tree if isinstance(tree, dict) else {}
         if root and not isinstance(root, MappingNode) and root.start_mark.index < root.end_mark.index:
@@ -208,12 +208,12 @@ class YamlDocument(Document):
             raise UsageError(problem, "Give a config of `key: value` lines.")
 
     def place_of(self, path: Path) -> str:
-        """A path in words, with its line."""
+        """A path in words, with its line number."""
         node = self._nodes(path)[-1]
         return super().place_of(path) + (f" (line {node.start_mark.line + 1})" if node else "")
 
     def texts_with(self, path: Path, value: Scalar) -> Iterator[str]:
-        """Candidate texts with a value at a path. The caller reads each to see which changes that value only."""
+        """Candidate texts with a value at a path. The caller takes one that parses with only that change."""
         nodes = self._nodes(path)
         node, names = nodes[-1], [self._spelled(name) for name in path[len(nodes) - 1 :]]
         if not names:
@@ -234,7 +234,7 @@ class YamlDocument(Document):
             yield self._with_lines(self._next_line(node), self._indent(nodes[-2]) + "  ", names, said)
 
     def _nodes(self, path: Path) -> list[Any]:
-        """The nodes on a path, as far as there are any, from the root on."""
+        """The existing nodes on a path, from the root on."""
         nodes: list[Any] = [self._root]
         for part in path:
             found = _below(nodes[-1], part)
@@ -246,13 +246,13 @@ class YamlDocument(Document):
         return nodes
 
     def _replaced(self, node: Node, said: str) -> Iterator[str]:
-        """Exchange a scalar, unless it is a block of text or has an anchor or a tag."""
+        """Replace a scalar, unless it is a block of text or has an anchor or a tag."""
         text, start, end = self.text, node.start_mark.index, node.end_mark.index
         if not text.startswith(("&", "!", "*", "|", ">"), start):
             yield text[:start] + ("" if start < end else " ") + said + text[end:]
 
     def _places(self, mapping: MappingNode) -> Iterator[int]:
-        """The indices for lines in a block mapping: the config's end, behind a value, before the first key."""
+        """Where new lines may go in a block mapping: at the config's end, after a value, or before the first key."""
         if mapping is self._root:
             yield self._end()
         for key, value in reversed(mapping.value):
@@ -263,7 +263,7 @@ class YamlDocument(Document):
         yield _line_start(mapping.value[0][0])
 
     def _in_braces(self, mapping: MappingNode, entry: str) -> Iterator[str]:
-        """Add an entry at the end of a flow mapping, on its own line if the first entry has one."""
+        """Add an entry at the end of a flow mapping, on its own line if the first entry has its own line."""
         text, closing = self.text, mapping.end_mark.index - 1
         if not mapping.value:
             yield text[:closing] + entry + text[closing:]
@@ -271,12 +271,12 @@ class YamlDocument(Document):
         line, last = _line_start(mapping.value[0][0]), mapping.value[-1][1].end_mark.index
         before = text[line : mapping.value[0][0].start_mark.index]
         gap = self._newline() + before if line > 0 and not before.strip() else " "
-        comma, comment = _AFTER_ENTRY.match(text, last).groups("")  # type: ignore[union-attr]  # it takes nothing, too
+        comma, comment = _AFTER_ENTRY.match(text, last).groups("")  # type: ignore[union-attr]  # always matches
         comment = comment if gap != " " else ""
         yield text[:last] + (comma or ",") + comment + gap + entry + text[last + len(comma + comment) :]
 
     def _with_lines(self, index: int, indent: str, names: list[str], said: str) -> str:
-        """The text with new lines at this place. A file without a line end after its last line still has none."""
+        """The text with new lines at this index. If the file has no newline at its end, this stays so."""
         before, after, newline = self.text[:index], self.text[index:], self._newline()
         lines = newline.join(f"{indent}{'  ' * depth}{name}:" for depth, name in enumerate(names)) + f" {said}"
         begins = not before.strip("\ufeff") or before.endswith(("\n", "\r", "\x85", "\u2028", "\u2029"))
@@ -294,16 +294,16 @@ class YamlDocument(Document):
         return int(node.end_mark.index) + len("".join(self.text[node.end_mark.index :].splitlines(keepends=True)[:1]))
 
     def _indent(self, mapping: MappingNode) -> str:
-        """The blanks before a new key of a block mapping, so that it stands under the first, also in a list's item."""
+        """The blanks before a new key of a block mapping, so that it is below the first key, even in a list item."""
         before = self.text[_line_start(mapping.value[0][0]) : mapping.value[0][0].start_mark.index]
         return " " * (len(before) - len(before.lstrip(" -")))
 
     def _spelled(self, value: Scalar, like: Node | None = None) -> str:
-        """A value in the style of the one that it replaces: the same quotes, the same way to write booleans."""
+        """A value in the style of the old value ``like``: the same quotes, and the same words for booleans."""
         if self._as_json:
             return json.dumps(value, ensure_ascii=False)
         old, style = (like.value, like.style) if isinstance(like, ScalarNode) else ("", None)
-        if isinstance(value, str):  # in quotes where it needs some in a block or in braces
+        if isinstance(value, str):  # in quotes if YAML needs them
             bare = dumped([value], default_flow_style=True, width=2**31, allow_unicode=True) == f"[{value}]\n"
             value_style = style or (None if bare else '"')
             return dumped(value, default_style=value_style, width=2**31, allow_unicode=True).partition("\n")[0]
@@ -315,7 +315,7 @@ class YamlDocument(Document):
 
 
 class _Words(ConfigLoader):
-    """Reads keys as strings. A value with its own tag, or that does not fit its type, stays a node."""
+    """Reads keys as strings. A value stays a node if it has its own tag or does not fit its type."""
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Make the value of a node."""
@@ -325,17 +325,17 @@ class _Words(ConfigLoader):
             return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping from the entries whose keys are words."""
-        merged = MappingNode(node.tag, list(node.value), node.start_mark)  # the node keeps the entries of its text
+        """Build a mapping from the entries whose keys are scalars."""
+        merged = MappingNode(node.tag, list(node.value), node.start_mark)  # a copy: the node keeps its own entries
         self.flatten_mapping(merged)
         entries = [(key.value, value) for key, value in merged.value if isinstance(key, ScalarNode)]
         return {name: self.construct_object(value, deep) for name, value in entries}
 
 
 def _json(text: str) -> tuple[Node | None, Any] | None:
-    """The root and the values of a JSON text; None where it is no JSON.
+    """The root node and the values of a JSON text; None if it is not JSON.
 
-    YAML's parser takes JSON too, but for tabs and for odd characters in texts: blanks stand for them.
+    YAML's parser reads JSON too, except tabs and unprintable characters. These are replaced by blanks.
     """
     with contextlib.suppress(ValueError, RecursionError, yaml.YAMLError):
         tree = json.loads(text.removeprefix("\ufeff"))
@@ -345,7 +345,7 @@ def _json(text: str) -> tuple[Node | None, Any] | None:
 
 
 def _below(node: Node | None, part: str) -> list[Node]:
-    """The values of a mapping under a key, several if the config repeats the key; or an item of a list."""
+    """The values of a key in a mapping (several if the config repeats the key), or an item of a list."""
     if isinstance(node, SequenceNode):
         return [node.value[int(part)]] if holds(node.value, part) else []
     entries = node.value if isinstance(node, MappingNode) else []

@@ -1,7 +1,7 @@
-"""Tells which program reads a config, by its keys; and the names that programs and people have for settings.
+"""Recognise by a config's keys which program reads it; and the names of settings in programs and people's configs.
 
-Where no program is known, a value is replaced only where it means the same: the name is unmistakable, there is one such
-value, and it is of the same kind.
+If no program is recognised, a value is replaced only if its meaning is certain: its name belongs to one setting, the
+config has one such value, and the value has the same type.
 """
 
 import functools
@@ -16,46 +16,46 @@ from advisor.export.configs.document import Entry, Path, Scalar, at, evaluates, 
 from advisor.files.config_file import parsed
 from advisor.records import ConfigKind, Mode, Value
 
-ENOUGH = 2  # names from which on a program is believed; a count
+ENOUGH = 2  # the number of a program's own names from which on it is recognised
 _SUBCOMMANDS = ("fit", "validate", "test", "predict")
-_DEEPEST_HOME = 2  # levels of mappings around a program's arguments, as in `trainer: args:`
-# Names of mappings that hold a program's arguments.
+_DEEPEST_HOME = 2  # the most levels of mappings around a program's arguments (`trainer: args:`)
+# The names of mappings that may hold a program's arguments.
 _NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
-# What a config says for a setting: the name of an entry that takes the value as it is; or for some values entries with
-# the words that they take. A name may lead through mappings, as in `a.b`. An entry whose name ends in `?` is written
-# only where the config has something else there; one in `!` says the setting only where it is there. `*` stands for
-# all other values, and as a word for the value itself.
+# The entries for one value of a setting: their names with the words to write. `a.b` is the key b in the mapping a. A
+# name with `?` at its end is written only if the config has another value there. With `!`, the entries apply only if
+# the config has this name already. In the table, `*` is the rule for all other values, and as a word it is the value
+# itself. A setting with only a name has its value written under that name.
 Words = Mapping[str, Value | None]
 Rules = Mapping[str, str | Mapping[Value, Words]]
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A program that reads configs: the names that identify it, and its words for settings."""
+    """A program that reads configs: the names by which it is recognised, and its words for settings."""
 
     rules: Rules
-    own: frozenset[str]  # argument names that hardly any other program has
-    sure: frozenset[str] = frozenset()  # with one of these the shared names count too; by default any own name
+    own: frozenset[str]  # argument names that are rare in other programs
+    sure: frozenset[str] = frozenset()  # if one of these is there, shared names count too; default: any own name
     shared: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()  # no name counts if one of these is there: of programs that adopted its names
-    values: dict[str, frozenset[str]] = {}  # names that identify it by their values
+    others: frozenset[str] = frozenset()  # names of similar programs: if one is there, no name counts
+    values: dict[str, frozenset[str]] = {}  # names that count only with these values
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names in a config that mean this setting only, besides the last part of its key."""
+    """Names in a config that mean only this setting, besides the last part of the setting's key."""
 
-    words: frozenset[str] = frozenset()  # keys that hold its value, replaced if it means the loop's present value
-    booleans: dict[str, frozenset[str]] = {}  # the names that mean a value when true
-    otherwise: str = ""  # what they mean when false
-    switches: frozenset[str] = frozenset()  # the names that switch the word next to them on
+    words: frozenset[str] = frozenset()  # keys with the setting's value; replaced if it is the loop's present value
+    booleans: dict[str, frozenset[str]] = {}  # setting's value -> the names that mean it if they are true
+    otherwise: str = ""  # the setting's value if they are false
+    switches: frozenset[str] = frozenset()  # booleans that switch the word beside them on
 
 
 class Table(msgspec.Struct, frozen=True):
-    """All words."""
+    """The table of all words."""
 
     programs: dict[ConfigKind, Program]
     names: dict[str, Names]
-    totals: dict[str, frozenset[str]]  # with the parts beside them from which they follow
-    types: tuple[tuple[str, ...], ...]  # the ways to write types of numbers
+    totals: dict[str, frozenset[str]]  # total of samples -> the keys beside it that are its factors
+    types: tuple[tuple[str, ...], ...]  # the vocabularies for number types
 
 
 @functools.cache
@@ -66,12 +66,12 @@ def table() -> Table:
 
 
 def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
-    """The kind with the most of its own names in a config; plain if none has enough."""
+    """The kind with the most own names in a config; plain if no kind has enough."""
     defaults = tree.get("defaults")
     composed = isinstance(defaults, list) and (
         "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
     )
-    # What Hydra makes of a config has classes, and values that have to be given.
+    # Hydra's configs contain classes (`_target_`), or required values (`???`).
     made = (node == "???" or (isinstance(node, dict) and "_target_" in node) for _, node in walk(tree))
     if "hydra" in tree or composed or any(made):
         return ConfigKind.HYDRA
@@ -87,7 +87,7 @@ def names_classes(tree: Mapping[str, Any]) -> bool:
 
 
 def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
-    """The path of the mapping whose keys are the program's arguments: often the top level."""
+    """The path of the mapping with the program's arguments; often it is the top level."""
     if kind is ConfigKind.LIGHTNING:
         if command := _subcommand(tree):
             return (command, *home_of(kind, tree[command]))
@@ -98,7 +98,7 @@ def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """The mappings that may be a program's arguments, by path: the whole tree, and mappings of certain names in it."""
+    """The mappings that may hold a program's arguments, by path: the tree, and inner mappings with some names."""
     yield path, tree
     for name in _NESTED if len(path) < _DEEPEST_HOME else ():
         if isinstance(tree.get(name), dict):
@@ -106,7 +106,7 @@ def _places(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def names_of(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
-    """The number of a kind's own names in a mapping; 0 if names of another program are there too."""
+    """The number of a kind's own names in a mapping; 0 if names of a similar program are there."""
     program = table().programs[kind]
     if program.others & mapping.keys():
         return 0
@@ -117,25 +117,25 @@ def names_of(kind: ConfigKind, mapping: Mapping[str, Any]) -> int:
 
 
 def _names_of_lightning(tree: Mapping[str, Any]) -> int:
-    """The number of Lightning's own names, under ``trainer:`` in a LightningCLI's config, or at the top level."""
+    """The number of Lightning's own names under ``trainer:`` (as in a LightningCLI config) or at the top level."""
     if command := _subcommand(tree):
         return _names_of_lightning(tree[command])
     trainer = tree.get("trainer")
     if "seed_everything" in tree and isinstance(trainer, dict | None) and "trainer" in tree:
         return ENOUGH + len(trainer or ())
     inside = names_of(ConfigKind.LIGHTNING, trainer) if isinstance(trainer, dict) else 0
-    # Other programs share its words for a precision.
+    # Other programs use Lightning's words for precisions too.
     is_sure = table().programs[ConfigKind.LIGHTNING].own & tree.keys()
     return inside or (names_of(ConfigKind.LIGHTNING, tree) if is_sure else 0)
 
 
 def _subcommand(tree: Mapping[str, Any]) -> str:
-    """The subcommand of a LightningCLI whose arguments a config has under its name; empty for none."""
+    """The LightningCLI subcommand (``fit``, for example) that holds a config's arguments; empty if there is none."""
     return next((name for name in _SUBCOMMANDS if isinstance(tree.get(name), dict) and "trainer" in tree[name]), "")
 
 
-_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # where a new word begins: `num-workers`, `numWorkers`
-_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")  # whose product is a total of samples to an update
+_WITHIN_A_NAME = re.compile(r"-|(?<=[a-z0-9])(?=[A-Z])")  # word boundaries: `num-workers`, `numWorkers`
+_MAKE_A_TOTAL = ("data.batch_size", "step.accumulate")  # their product is the total of samples per update
 _OTHERS_OF_LIGHTNING = frozenset({"32", "16", "bf16-true", "16-true"})
 _DTYPES: Mapping[Value, int] = {"none": 0, "float32": 0, "float16": 1, "bfloat16": 2}
 _OF_DTYPES = ("precision.autocast", "precision.weights")
@@ -144,9 +144,9 @@ _OF_DTYPES = ("precision.autocast", "precision.weights")
 def entries_for(
     key: str, value: Value, tree: Mapping[str, Any], now: Value | None, found: Sequence[Path]
 ) -> tuple[Entry, ...]:
-    """Entries for a setting at places that were found by name; none if several could be meant.
+    """The entries for a setting at places that were found by name; none if it is unclear which place is meant.
 
-    ``now`` is the loop's present value: a word is only replaced where it says the same.
+    ``now`` is the loop's present value: a word in the config is replaced only if it means this value.
     """
     exact = any(".".join(path) == key for path in found)
     if not exact and not without_parts_of_a_total({key: value}, tree):
@@ -158,7 +158,7 @@ def entries_for(
         pair = (Entry(path, wanted[_name(path)], only_there=not wanted[_name(path)]) for path in found)
         return tuple(pair) if are_switches else ()
     section, _, own = key.partition(".")
-    # A name is the key's by itself, or the key's last part in a section of the key's name.
+    # Certain places: a name that only this setting has, or the key's last part inside a section of the key's name.
     sure = {path for path in found if _name(path) != own or any(section in part.lower() for part in path[:-1])}
     words = [path for path in sure if isinstance(present[path], str)]
     beside = at(tree, words[0][:-1]) if len(words) == 1 else {}
@@ -180,12 +180,12 @@ def entries_for(
 def _said_in_place_of(
     present: object, name: str, key: str, value: Value, now: Value | None, *, exact: bool, sure: bool
 ) -> Scalar:
-    """The word for a setting in place of the present one; None where it would mean something else.
+    """The word for a setting that replaces the present word; None if the present word may mean something else.
 
-    ``exact``: the setting's key stands there. ``sure``: the name means this setting alone.
+    ``exact``: the path is the setting's full key. ``sure``: the name means only this setting.
     """
     if is_interpolation(present):
-        return value  # never written: the document says that it is computed, and where
+        return value  # is not written: the document raises an error that names the computed value
     if isinstance(present, str) and isinstance(value, str):
         agrees = exact or (_means(present, now) if key in _OF_DTYPES else present == now and sure)
         return (_in_family(present, value) if key in _OF_DTYPES else value) if agrees else None
@@ -198,9 +198,9 @@ def _said_in_place_of(
 
 
 def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
-    """The paths of values that a setting may refer to, found by name.
+    """The paths of values that may be this setting, found by name.
 
-    Between sections for training and for evaluation, ``mode`` decides.
+    ``mode`` decides between sections for training and sections for evaluation.
     """
     places = [(path, node) for path, node in walk(tree) if path and not isinstance(node, dict | list)]
     if exact := [path for path, _ in places if ".".join(path) == key]:
@@ -210,7 +210,7 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
     found = [
         path for path, node in places if _name(path) in names and (_name(path) != "precision" or node in precisions)
     ]
-    found = [path for path in found if "offload" not in " ".join(path).lower()]  # what is offloaded is no batch
+    found = [path for path in found if "offload" not in " ".join(path).lower()]  # settings of offloading
     evaluating = [path for path in found if evaluates(path)]
     if mode is Mode.INFER:
         return evaluating or found
@@ -218,7 +218,7 @@ def places_of(key: str, tree: Mapping[str, Any], mode: Mode) -> list[Path]:
 
 
 def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, Any]) -> Mapping[str, Value]:
-    """The settings that do not follow from others, as a total of samples follows from its parts."""
+    """The settings, without batch size and accumulation if the config also has their total of samples."""
     mappings = (node for _, node in walk(tree) if isinstance(node, dict))
     named = ({_name((name,)) for name in mapping} for mapping in mappings)
     has_total = any(total in names and names & parts for names in named for total, parts in table().totals.items())
@@ -226,10 +226,10 @@ def without_parts_of_a_total(settings: Mapping[str, Value], tree: Mapping[str, A
 
 
 def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scalar:
-    """A setting's value in the config's own vocabulary: ``bf16-mixed`` where it now has ``32-true``.
+    """A setting's value in the config's own vocabulary: ``bf16-mixed`` if the present value is ``32-true``.
 
-    It is the value itself if the present value belongs to no vocabulary; None if the present value is a boolean or a
-    number that cannot express it. ``name`` is the name of the entry.
+    It is the value itself if the present value belongs to no vocabulary. It is None if the present value is a boolean
+    or a number that cannot express it. ``name`` is the name of the entry.
     """
     if isinstance(present, bool) and not isinstance(value, bool):
         values = _switches_of(key).get(_name((name,)))
@@ -241,7 +241,7 @@ def in_the_words_of(present: object, name: str, key: str, value: Value) -> Scala
 
 
 def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
-    """The booleans that can say a setting: their names with what true and false mean."""
+    """The names of booleans for a setting, each with the setting's values for true and false."""
     found = table().names.get(key, Names())
     return {name: (value, found.otherwise) for value, names in found.booleans.items() for name in names}
 
@@ -251,13 +251,13 @@ def _name(path: Sequence[str]) -> str:
 
 
 def _means(present: object, now: Value | None) -> bool:
-    """Whether a config's word means the loop's present value, as a number type or literally."""
+    """Whether a config's word is the loop's present value, literally or as a name of the same number type."""
     place = _DTYPES.get(now) if now is not None else None
     return present == now or (place is not None and any(family[place] == present for family in table().types))
 
 
 def _in_family(present: object, value: Value) -> Scalar | None:
-    """A number type in the vocabulary that a config's present word belongs to; None if it belongs to none."""
+    """A number type in the vocabulary of a config's present word; None if the word is in no vocabulary."""
     word = table().types[0][0] if str(present) in _OTHERS_OF_LIGHTNING else present
     family = next((family for family in table().types if word in family), None)
     return family[_DTYPES[value]] if family and value in _DTYPES and not isinstance(present, bool) else None

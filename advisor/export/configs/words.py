@@ -1,7 +1,7 @@
-"""Settings in the words of frameworks: by the table of words, or by rules that look at other values.
+"""Settings in the words of frameworks, by the table of words or by rules that depend on other values.
 
-Also in mappings that make an object, as ``_target_`` of Hydra, ``class_path`` of LightningCLI or ``_component_`` do:
-their arguments are known from the class: an optimizer's ``fused``, a DataLoader's ``num_workers``, Trainer's own.
+A config may also contain mappings that make objects (Hydra's ``_target_``, LightningCLI's ``class_path``,
+``_component_``). Their class decides the arguments: an optimizer's ``fused`` or a DataLoader's ``num_workers``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ WORKERS, PIN, PERSISTENT, PREFETCH = LOADER_KEYS
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Settings said together by some entries. Without entries the framework does so anyway."""
+    """Settings that some entries express together. Without entries, they are the framework's default."""
 
     keys: tuple[str, ...]
     entries: tuple[Entry, ...] = ()
@@ -27,30 +27,30 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The settings that a config is to hold, the facts of the measured loop, and the config's contents."""
+    """The settings to write into a config, the facts of the measured loop, and the config's content."""
 
     settings: Mapping[str, Value]
-    # The user's present values: a word is only replaced by its name where the config says the same word.
+    # The loop's present values: a word that is found by its name is replaced only if it means the present value.
     current: Mapping[str, Value] = field(default_factory=dict)
     key_map: Mapping[str, str] = field(default_factory=dict)
-    along: Mapping[str, Value] = field(default_factory=dict)  # what it had anyway; written where it has a place
+    along: Mapping[str, Value] = field(default_factory=dict)  # unchanged loader settings, written if they have an entry
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False  # the loop was measured on a CPU
-    gpus: int = 1  # of all machines
+    gpus: int = 1  # the number of GPUs of all machines together
     machines: int = 1
     tree: Mapping[str, Any] = field(default_factory=dict)
-    home: Path = ()  # of the arguments of the config's program in its tree
+    home: Path = ()  # the path of the mapping with the program's arguments
 
     def get(self, *path: str) -> Any:
-        """The config's value under a key of the framework; None where it says nothing."""
+        """The config's value for a key of the framework; None if the key is missing."""
         return at(self.tree, (*self.home, *path))
 
     def has(self, name: str) -> bool:
-        """Whether the config has a key of the framework, with whatever value."""
+        """Whether the config has a key of the framework, with any value."""
         return holds(at(self.tree, self.home), name)
 
     def say(self, keys: str | tuple[str, ...], words: Words) -> Iterator[Phrase]:
-        """Entries for some settings; empty if a required entry is missing."""
+        """A phrase with the entries for some settings; nothing if a required entry is missing."""
         entries, missing = [], False
         for name, word in words.items():
             path = name.rstrip("?!").split(".")
@@ -60,7 +60,7 @@ class Wanted:
             yield Phrase((keys,) if isinstance(keys, str) else keys, tuple(entries))
 
     def by(self, rules: Rules) -> Iterator[Phrase]:
-        """The settings that rules can express, in the order of the rules."""
+        """Phrases for the settings that these rules can express, in the order of the rules."""
         for key, rule in rules.items():
             if key in self.settings:
                 value = self.settings[key]
@@ -69,33 +69,33 @@ class Wanted:
                     yield from self.say(key, {name: value if word == "*" else word for name, word in words.items()})
 
     def batch_per_gpu(self, name: str) -> Iterator[Phrase]:
-        """The batch size, under a key that counts the samples of one GPU."""
+        """The phrase for the batch size, under a key for the samples on one GPU."""
         size = self.settings.get("data.batch_size")
         if isinstance(size, int) and size % self.gpus == 0:
             yield from self.say("data.batch_size", {name: size // self.gpus})
 
     def loader_options(self, prefix: str = "") -> Iterator[Phrase]:
-        """Return phrases for the options of a DataLoader, whose names get this prefix."""
+        """Phrases for the options of a DataLoader; the names of the options get this prefix."""
         workers = self.settings.get(WORKERS, self.get(f"{prefix}num_workers"))
-        # A loader without workers refuses a number of batches to prefetch.
+        # A loader without workers refuses prefetch_factor.
         names = {key: prefix + key.partition(".")[2] for key in LOADER_KEYS if workers or key != PREFETCH}
         yield from self.by(names)
 
 
 def words_of(kind: ConfigKind, config: Wanted) -> Iterator[Phrase]:
-    """The entries that say settings in a config of this kind; none for a kind that has no names for them."""
+    """The phrases for the settings in a config of this kind; none if the kind has no names for settings."""
     if kind in _SAY:
         yield from _SAY[kind](config)
 
 
 def _checkpointing(switch: str) -> Rules:
-    """The words for activation checkpointing, which is a boolean in a config."""
+    """The words for activation checkpointing, a boolean in configs."""
     return {"memory.activation_checkpointing": {"none": {switch: False}, "blocks": {switch: True}}}
 
 
 # --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
 
-# Arguments of the Trainer that Axolotl drops without a word, and a mode of compilation that it refuses.
+# The Trainer's arguments that Axolotl ignores silently, and a compile mode that it refuses.
 _NOT_AXOLOTL = {"dataloader_persistent_workers", "use_cpu", "fsdp", "fsdp_config"}
 _NOT_AXOLOTL_MODE = "max-autotune-no-cudagraphs"
 _IN_DEEPSPEED = {
@@ -107,25 +107,25 @@ _IN_DEEPSPEED = {
 
 
 def _huggingface(config: Wanted) -> Iterator[Phrase]:
-    """``transformers.TrainingArguments``, and configs that share its names, such as Axolotl's."""
+    """The phrases for ``transformers.TrainingArguments``, and for configs that share its names (Axolotl's)."""
     axolotl = config.has("base_model") and config.has("micro_batch_size")
     for phrase in _training_arguments(config):
         written = [entry for entry in phrase.entries if not entry.only_there]
         refused = any(_NOT_AXOLOTL & {*one.path} or one.value == _NOT_AXOLOTL_MODE for one in written)
         if not axolotl or not refused:
-            # DeepSpeed's own section has to say the same, or `auto`.
+            # DeepSpeed's own section must have the same values, or `auto`.
             pairs = [(("deepspeed", *_IN_DEEPSPEED.get(one.path[-1], ("",))), one.value) for one in phrase.entries]
             inside = (Entry((*config.home, *path), word) for path, word in pairs if isinstance(config.get(*path), int))
             yield replace(phrase, entries=(*phrase.entries, *inside))
 
 
 def _training_arguments(config: Wanted) -> Iterator[Phrase]:
-    """The words of TrainingArguments."""
+    """The phrases for TrainingArguments."""
     dtype = config.settings.get("precision.autocast")
-    switches = {"bf16": dtype == "bfloat16", "fp16": dtype == "float16", "pure_bf16": False}  # LLaMA-Factory's the last
+    switches = {"bf16": dtype == "bfloat16", "fp16": dtype == "float16", "pure_bf16": False}  # pure_: LLaMA-Factory
     words = {name if on else f"{name}?": on for name, on in switches.items()}
     if dtype in ("bfloat16", "float16") and config.on_cpu:
-        words["use_cpu"] = True  # transformers refuses mixed precision without a GPU unless that is said
+        words["use_cpu"] = True  # otherwise transformers refuses mixed precision without a GPU
     if dtype is not None:
         yield from config.say("precision.autocast", words)
     yield from _optimizer_of_trainer(config)
@@ -157,7 +157,7 @@ _DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
 
 
 def _lightning(config: Wanted) -> Iterator[Phrase]:
-    """Arguments of Lightning's ``Trainer``."""
+    """The phrases for the arguments of Lightning's ``Trainer``."""
     autocast, weights = (config.settings.get(f"precision.{name}") for name in ("autocast", "weights"))
     half = {"bfloat16": "bf16", "float16": "16"}
     keys = tuple(key for key in ("precision.weights", "precision.autocast") if key in config.settings)
@@ -168,7 +168,7 @@ def _lightning(config: Wanted) -> Iterator[Phrase]:
     yield from config.by(table().programs[ConfigKind.LIGHTNING].rules)
     if config.settings.get("debug.switches") == "none" and (config.get("detect_anomaly") or config.get("profiler")):
         yield from config.say("debug.switches", {"detect_anomaly?": False, "profiler?": None})
-    # A script that passes what it reads on to the Trainer makes no object of a class.
+    # Without these, the script passes the config's values to the Trainer, and no object is made from the config.
     makes_objects = names_classes(config.tree) or "seed_everything" in config.tree or config.has("_target_")
     given = [name for name in OF_DDP if f"parallel.{name}" in config.settings and makes_objects]
     if config.settings.get("parallel.strategy") == "ddp" and given:
@@ -182,9 +182,9 @@ def _lightning(config: Wanted) -> Iterator[Phrase]:
 
 
 def _accelerate(config: Wanted) -> Iterator[Phrase]:
-    """The file that ``accelerate config`` writes."""
+    """The phrases for the file that ``accelerate config`` writes."""
     left_out = set[str]()
-    if config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses it beside DeepSpeed's own file
+    if config.get("deepspeed_config", "deepspeed_config_file"):  # Accelerate refuses both together
         left_out.add("precision.autocast")
     if config.settings.get("compile.mode") in (None, "none"):
         left_out.add("compile.scope")
@@ -194,7 +194,7 @@ def _accelerate(config: Wanted) -> Iterator[Phrase]:
         yield from config.by(_checkpointing("fsdp_config.fsdp_activation_checkpointing"))
     strategy, several = config.settings.get("parallel.strategy"), config.machines > 1
     counts: Words = {"num_processes": config.gpus, **({"num_machines": config.machines} if several else {})}
-    if strategy == "ddp":  # whose options are for the code
+    if strategy == "ddp":  # options of DDP belong into the code
         kind = "MULTI_CPU" if config.on_cpu else "MULTI_GPU"
         yield from config.say("parallel.strategy", {"distributed_type": kind, **counts})
     elif strategy == "fully_shard":
@@ -207,7 +207,7 @@ def _accelerate(config: Wanted) -> Iterator[Phrase]:
 
 
 def _timm(config: Wanted) -> Iterator[Phrase]:
-    """The file that timm's ``train.py --config`` reads: its options with underscores."""
+    """The phrases for the file that timm's ``train.py --config`` reads: options with underscores."""
     yield from config.by(table().programs[ConfigKind.TIMM].rules)
     how = config.settings.get("optimizer.implementation")
     if how in ("fused", "foreach") and config.get("opt") in (None, "", "sgd", "momentum", "adam", "adamw"):
@@ -216,7 +216,7 @@ def _timm(config: Wanted) -> Iterator[Phrase]:
 
 
 def _ultralytics(config: Wanted) -> Iterator[Phrase]:
-    """The file that ``yolo cfg=`` reads."""
+    """The phrases for the file that ``yolo cfg=`` reads."""
     yield from config.by(table().programs[ConfigKind.ULTRALYTICS].rules)
     batch, count = config.settings.get("data.batch_size", config.get("batch")), config.settings.get("step.accumulate")
     if isinstance(batch, int) and isinstance(count, int) and batch > 0:
@@ -232,7 +232,7 @@ _SAY: Mapping[ConfigKind, Callable[[Wanted], Iterator[Phrase]]] = {
 }
 
 
-# Keys that name the class, and the key under which its arguments stand ("" for beside it).
+# The keys that name a class, each with the key that holds the class's arguments ("" if they are beside it).
 _MAKERS = {"_target_": "", "class_path": "init_args", "_component_": "", "type": ""}
 _FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _OPTIMIZERS = _FUSABLE | {"NAdam", "RAdam", "Adamax"}
@@ -241,7 +241,7 @@ _PACKAGES = ("pytorch_lightning", "lightning_fabric", "lightning.fabric")
 
 
 def phrases(config: Wanted) -> Iterator[Phrase]:
-    """Phrases for the objects that a config makes: its only Trainer, optimizer and training loader."""
+    """Phrases for objects that a config makes: its Trainer, optimizer and training loader, if there is only one."""
     made = list[tuple[str, str, Mapping[str, Any], Wanted]]()
     for path, mapping in walk(config.tree):
         if isinstance(mapping, dict):
@@ -257,10 +257,10 @@ def phrases(config: Wanted) -> Iterator[Phrase]:
 
 
 def _kind_of(name: str, path: Path, mapping: Mapping[str, Any], mode: Mode) -> str:
-    """The kind of an object by its class: empty for one that no setting concerns."""
+    """The kind of an object by its class; empty if no setting concerns it."""
     package, _, last = name.rpartition(".")
     named_only = not package and ("class_path" in mapping or "lr" in mapping)
-    # As in NeMo: arguments of which the script makes the Trainer.
+    # NeMo's scripts make the Trainer from a mapping without a class.
     bare_trainer = not name and path[-1:] == ("trainer",) and names_of(ConfigKind.LIGHTNING, mapping) >= ENOUGH
     if bare_trainer or (last in ("Trainer", "Fabric") and package.startswith(_LIGHTNINGS)):
         return "trainer"
@@ -282,13 +282,13 @@ def _phrases_of(kind: str, name: str, mapping: Mapping[str, Any], config: Wanted
             yield from config.by({"optimizer.implementation": words})
         case "loader":
             yield from config.loader_options()
-            if config.gpus == 1:  # a script may divide it among several
+            if config.gpus == 1:  # with several GPUs, a script may divide it among them
                 yield from config.by({"data.batch_size": "batch_size"})
         case "trainer":
             for phrase in words_of(ConfigKind.LIGHTNING, config):
                 names = {entry.path[len(config.home)] for entry in phrase.entries}
                 if name.endswith("Fabric") and not names <= {"precision", "strategy"}:
-                    continue  # it takes no others
+                    continue  # the optimizer has no other options
                 made_by_hydra = name if "_target_" in mapping else ""
                 yield replace(phrase, entries=tuple(_as_made(entry, made_by_hydra) for entry in phrase.entries))
         case "arguments":
@@ -300,7 +300,7 @@ def _phrases_of(kind: str, name: str, mapping: Mapping[str, Any], config: Wanted
 
 
 def _clips_under_lightnings_autocast(config: Wanted) -> bool:
-    """Whether Lightning's Trainer clips gradients in mixed precision, which it refuses for fused optimizers."""
+    """Whether Lightning's Trainer clips gradients in mixed precision; it refuses this with a fused optimizer."""
     autocast = config.settings.get("precision.autocast")
     trainers = [mapping for _, mapping in walk(config.tree) if isinstance(mapping, dict)]
     precisions = [str(trainer.get("precision")) for trainer in trainers if trainer.get("gradient_clip_val")]
@@ -308,9 +308,9 @@ def _clips_under_lightnings_autocast(config: Wanted) -> bool:
 
 
 def _as_made(entry: Entry, trainer: str) -> Entry:
-    """An entry of a class and its arguments as jsonargparse reads them, or as Hydra does where that makes the Trainer.
+    """An entry of a class with arguments, in jsonargparse's form, or in Hydra's form if Hydra makes the Trainer.
 
-    The class comes from the Trainer's own package: the two packages of Lightning refuse each other's objects.
+    The class is from the Trainer's own package, because Lightning's two packages refuse each other's objects.
     """
     if not trainer or "strategy" not in entry.path[:-1]:
         return entry

@@ -1,4 +1,4 @@
-"""The registry of export formats: every file of this folder is one. See ``export/format.py`` for the contract."""
+"""The registry of export formats: each file in this folder is a format. ``export/format.py`` has the base class."""
 
 import pkgutil
 from importlib import import_module
@@ -10,7 +10,7 @@ from advisor.figures.options import alternatives
 
 
 def discovered() -> tuple[Format, ...]:
-    """All formats of the folder, in the order of the app's list."""
+    """All formats in the folder, in the order of the app's list."""
     for info in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{info.name}")
     return tuple(sorted((kind() for kind in Format.__subclasses__()), key=lambda each: each.order))
@@ -20,23 +20,23 @@ FORMATS = discovered()
 
 
 def format_of(format_id: str) -> Format:
-    """The format of this id."""
+    """The format with this id."""
     return next(each for each in FORMATS if each.id == format_id)
 
 
 def formats_of(option: str) -> tuple[Format, ...]:
-    """The formats whose file a command-line option names."""
+    """The formats that a command-line option can write."""
     return tuple(each for each in FORMATS if each.option == option)
 
 
 def format_for(option: str, path: str, outputs: Outputs) -> Format:
-    """The format that an option means by a path: one with its ending, else the first for any ending.
+    """The format for an option's path: a format with the path's ending, else the first format for any ending.
 
-    Raises UsageError where there is none: another program would take the file for something else.
+    Raises UsageError if there is none, since other programs would misread a file with that ending.
     """
     every = formats_of(option)
     fitting = [each for each in every if path.lower().endswith(each.suffixes or ("",)) and each.serves(outputs, path)]
     if not fitting:
         endings = alternatives([*dict.fromkeys(suffix for each in every for suffix in each.suffixes)])
-        raise UsageError(f"{option}: the name {path} does not say what to write.", f"Name one that ends in {endings}.")
+        raise UsageError(f"{option}: {path} has no ending of a known format.", f"Name a file that ends in {endings}.")
     return min(fitting, key=lambda each: not each.suffixes)

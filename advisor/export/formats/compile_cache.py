@@ -1,4 +1,4 @@
-"""PyTorch's compile cache as an export format: with it the next start does not compile again."""
+"""PyTorch's compile cache as an export format, so that the next start does not compile again."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from advisor.figures.formatting import format_seconds
 
 
 class CompileCache(Format):
-    """PyTorch's cache artifacts, made by the first steps of the target's loop with the settings."""
+    """PyTorch's cache artifacts from the first steps of the target's loop with the settings."""
 
     option = "--export"
     brief = ".cache (what PyTorch compiled, for a fast start)"
@@ -17,9 +17,9 @@ class CompileCache(Format):
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         if found.state.finished is None or found.state.finished.cancelled:
-            raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
+            raise UsageError(f"{path}: the session did not run to its end.", "Continue it with --resume.")
         if not found.catalog.compiles(found.settings):
-            raise UsageError(f"{path}: the settings that won compile nothing.", "Export them as they are: tuned.yaml.")
+            raise UsageError(f"{path}: the settings that won compile nothing.", "Export only the settings: tuned.yaml.")
         from advisor.experiment.measuring.packaging import warm_start
 
         artifacts, cold_s, warm_s = warm_start(found.request, found.settings, found.catalog)

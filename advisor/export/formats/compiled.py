@@ -1,4 +1,4 @@
-"""The tuned model as one compiled file, as a format."""
+"""The format for the tuned model as one compiled file."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from advisor.records import Mode
 
 
 class CompiledModel(Format):
-    """The model with its weights and the settings that won, compiled by AOTInductor: it runs without its source."""
+    """The model with its weights and the winning settings, compiled by AOTInductor. It runs without its source code."""
 
     option = "--export"
     brief = ".pt2 (the compiled model, for inference)"
@@ -18,11 +18,11 @@ class CompiledModel(Format):
     def files(self, found: Found, path: str) -> Iterable[File]:
         if found.state.facts is not None and found.state.mode is not Mode.INFER:
             raise UsageError(
-                f"{path}: a model is compiled to a file for inference, and this session trained it.",
+                f"{path}: a model file is for inference, but this session measured training.",
                 "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
             )
         if found.state.finished is None or found.state.finished.cancelled:
-            raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
+            raise UsageError(f"{path}: the session did not run to its end.", "Continue it with --resume.")
         from advisor.experiment.measuring.packaging import package
 
         content = lambda: package(found.request, found.settings, found.catalog)  # noqa: E731
@@ -37,6 +37,6 @@ def _where_it_runs(found: Found) -> tuple[str, ...]:
     samples = size or workload.batch_size
     batches = f"batches of exactly {samples}" if samples else "batches of exactly the measured shape"
     return (
-        f"It runs on devices of the same kind ({workload.device_name}) and takes {batches}: "
-        f"torch._inductor.aoti_load_package, PyTorch {facts.versions.get('torch', 'of the same version')}.",
+        f"It runs on devices of the same kind ({workload.device_name}) and takes {batches}. Load it by "
+        f"torch._inductor.aoti_load_package with PyTorch {facts.versions.get('torch', 'of the same version')}.",
     )

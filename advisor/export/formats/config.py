@@ -1,4 +1,4 @@
-"""The user's own config, patched. Settings without a place in it go into a settings file next to it."""
+"""The user's own config with the settings. Settings that do not fit go into a settings file beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRAINERS: Mapping[ConfigKind, str] = {ConfigKind.HUGGINGFACE: "transformers", C
 
 
 class PatchedConfig(Format):
-    """The winning settings in a copy of the user's config; those without a place there in a settings file."""
+    """The winning settings in a copy of the user's config; settings that do not fit are in a settings file."""
 
     option = "--export"
     brief = "your --config file patched"
@@ -49,7 +49,7 @@ class PatchedConfig(Format):
         return outputs.config_path is not None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The patched config, and a settings file for settings without a place in it. The user's file stays."""
+        """The patched config, and a settings file for settings that do not fit. The user's config is not changed."""
         from advisor.export.settings_file import settings_yaml
 
         (patch, rest), name = _patched(found, Path(path)), Path(path).name
@@ -57,10 +57,10 @@ class PatchedConfig(Format):
         if rest:
             target = found.request.target.command
             text = lambda: settings_yaml(found.state, patch.rest, target=target, beside=name)  # noqa: E731
-            yield File("The rest", str(rest), text, more=tuple(_code(found, patch, rest)))
+            yield File("Other settings", str(rest), text, more=tuple(_code(found, patch, rest)))
 
     def preview(self, found: Found) -> str:
-        """A unified diff against the user's file, and remarks on the patch."""
+        """A unified diff against the user's config, and remarks."""
         from advisor.export.config_patch import diff
         from advisor.files.config_file import read_text
 
@@ -68,23 +68,23 @@ class PatchedConfig(Format):
         path = Path(offered.default_name if offered else config)
         patch, rest = _patched(found, path)
         changes = diff(read_text(config), patch.text, Path(config).name)
-        beside = (f"The rest goes to {rest}.",) if rest else ()
+        beside = (f"The other settings go to {rest}.",) if rest else ()
         lines = (*_sentences(found, patch, path.name), *beside, *_code(found, patch, rest))
         said = "".join(f"{line}\n" for line in lines)
         return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
+        """The config's section ``perf_advisor``. The other settings are applied by the user's program: not verified."""
         from advisor.files.config_file import read_config
 
         return Exported(path, read_config(path)) if _patched(found, Path(path))[0].added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        return f"run your training with {name} in place of your config", "only the lines of the diff above differ"
+        return f"run your training with {name} instead of your config", "only the lines in the diff differ"
 
 
 def _patched(found: Found, path: Path) -> tuple[Patch, Path | None]:
-    """The user's config with the settings in it, for ``path``; and where settings without a place in it go, if any."""
+    """The patched config for ``path``, and the path for the settings that do not fit (None if all fit)."""
     from advisor.export.config_patch import patched
     from advisor.files.config_file import read_text
 
@@ -94,9 +94,9 @@ def _patched(found: Found, path: Path) -> tuple[Patch, Path | None]:
 
 
 def _sentences(found: Found, patch: Patch, name: str) -> Iterator[str]:
-    """Sentences on where each setting was written, and on the kind of config unless the person said it."""
+    """Sentences on the entry of each setting, and on the kind of config if the user did not give it."""
     if patch.kind in _PROGRAMS and found.outputs.config_kind is None:
-        yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
+        yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; if this is wrong, give --config-kind"
     for key, entries in patch.said.items():
         yield f"  {key} -> {', '.join(map(str, entries)) or f'{_PROGRAMS[patch.kind]} does that anyway'}"
     for remark in patch.remarks:
@@ -105,13 +105,13 @@ def _sentences(found: Found, patch: Patch, name: str) -> Iterator[str]:
         yield f'  in its section perf_advisor, which advisor.load("{name}") applies: {", ".join(patch.added)}'
     if patch.rest:
         reader = _PROGRAMS.get(patch.kind, "the program that reads it")
-        yield f"{reader} has no place for these: {', '.join(patch.rest)}."
+        yield f"{reader} has no option for these settings: {', '.join(patch.rest)}."
 
 
 def _code(found: Found, patch: Patch, rest: Path | None) -> Iterator[str]:
-    """Lines that say how the rest is applied, and how a loop on several GPUs is started."""
+    """Lines on how to apply the other settings, and how to start a loop on several GPUs."""
     if rest is not None:
-        yield "Apply it in your code:"
+        yield "Apply them in your code:"
         yield from (f"  {line}" for line in lines_in_script(rest.name, found, _TRAINERS.get(patch.kind, "")))
     yield from found.launch_lines
 
@@ -134,12 +134,12 @@ def _wanted(found: Found) -> Wanted:
 
 
 def _rest_path(export: Path, target: TargetSpec) -> Path:
-    """``tuned.yaml`` next to the config; another name for the config itself, or where a file there is to be spared.
+    """``tuned.yaml`` beside the config; another name if the config or a file that must stay has this name.
 
-    A file is replaced only if we wrote it, for the same target.
+    An existing file is replaced only if we wrote it for the same target.
     """
     path = export.with_name(_REST_NAME)
-    with contextlib.suppress(OSError, ValueError, UsageError):  # what cannot be read is not ours
+    with contextlib.suppress(OSError, ValueError, UsageError):  # an unreadable file is not ours
         if path != export and (not path.exists() or path.read_text(encoding="utf-8").startswith(_MADE_BY_US)):
             check_target_of(path, target, "")
             return path

@@ -1,4 +1,4 @@
-"""The JSON report as a format."""
+"""The format for the JSON report."""
 
 from collections.abc import Iterable
 

@@ -44,7 +44,7 @@ def _markdown_block(block: doc.Block) -> list[str]:
             rows = ([_markdown_inline(cell) for cell in cells] for cells in block.rows)
             return [f"| {' | '.join(row)} |" for row in (block.headings, rules, *rows)]
         case doc.Bars():
-            return []  # it has no pictures
+            return []  # Markdown has no pictures
 
 
 def _markdown_inline(inline: doc.Inline) -> str:
@@ -57,7 +57,7 @@ def _markdown_inline(inline: doc.Inline) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text with everything that Markdown or HTML would take for markup escaped, on one line."""
+    """The text on one line, with all markup of Markdown and HTML escaped."""
     escaped = re.sub(r"([\\`*\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)
 

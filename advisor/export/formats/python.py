@@ -1,4 +1,4 @@
-"""The Python file as a format."""
+"""The format for the Python file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ from advisor.records import Mode
 
 
 class PythonFile(Format):
-    """The settings that won, as plain PyTorch."""
+    """The winning settings as plain PyTorch."""
 
     option = "--export"
     brief = ".py"

@@ -1,4 +1,4 @@
-"""The user's own script, or the file with the target's build(), with the settings in it."""
+"""The user's own script, or the file with the target's build(), with the settings written into it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PatchedScript(Format):
-    """The settings that won in a copy of the user's own file, at the places where they belong."""
+    """The winning settings, written into a copy of the user's own file."""
 
     option = "--export"
     brief = "your own FILE.tuned.py"
@@ -34,18 +34,18 @@ class PatchedScript(Format):
         return Offer(self.id, f"{path.name}, changed", f"{path.stem}.tuned.py", "diff", about)
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """Whether it changes the user's file: always for a script, for a build() if the path is named for it."""
+        """Whether this format writes the path: always for a script; for a build() if the path's name asks for it."""
         named = outputs.own_file is not None and Path(path).name == f"{Path(outputs.own_file).stem}.tuned.py"
         return named or outputs.is_script
 
     def files(self, found: Found, path: str) -> Iterable[File]:
-        """The changed files: the target's own at ``path``, and the files that it imports in the same folder."""
+        """The changed files: the target's own at ``path``, and changed files that it imports in the same folder."""
         patched = _patched(found)
         paths = _paths(found, patched, path)
         others = [f"  {Path(file).name} changes too: use {to} in its place" for file, to in paths.items() if to != path]
         sources = found.state.facts.sources if found.state.facts else ()
         copies = {Path(path).with_name(f"{Path(file).stem}.tuned.py") for file in sources if file not in paths}
-        others += [f"  {one.name} is of an earlier export, not of this one" for one in sorted(copies) if one.exists()]
+        others += [f"  {one.name} is from an earlier export, not this one" for one in sorted(copies) if one.exists()]
         more = (*others, *(f"  not in it: {text}" for text in patched.left_out), *found.launch_lines)
         for file, to in paths.items():
             how = "with the settings" if patched.files[file] != Path(file).read_bytes() else "as it was,"
@@ -67,11 +67,11 @@ class PatchedScript(Format):
         return Exported(path, read_as=_paths(found, _patched(found), path))
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
-        return f"review the diff, and run {name} in place of your file", "all other lines are as they were"
+        return f"review the diff, and run {name} instead of your file", "all other lines are unchanged"
 
 
 def _paths(found: Found, patched: Patched, path: str) -> dict[str, str]:
-    """The path to write each changed file to; those of other folders have these in their names."""
+    """The path for each changed file. Files from other folders get the folder into their names."""
     own, folder = found.outputs.own_file, Path(str(found.outputs.own_file)).parent
     parts = {file: Path(os.path.relpath(file, folder)).with_suffix(".tuned.py").parts for file in patched.files}
     names = {file: ".".join(part for part in each if part != "..") for file, each in parts.items()}
@@ -85,11 +85,11 @@ def _patched(found: Found) -> Patched:
     facts = state.facts.workload if state.facts else None
     if settings and facts is not None and facts.trainer and not facts.places:
         raise UsageError(
-            f"the loop is the one of {facts.trainer}, so no line of your file is changed.",
-            "Export tuned.yaml: its callback gives the trainer the settings.",
+            f"the loop is in {facts.trainer}, so no line of your file is changed.",
+            "Export tuned.yaml: a callback applies its settings to the trainer.",
         )
     if facts is None:
-        raise UsageError("where the settings belong in your file is not known.", "Measure again, or export tuned.yaml.")
+        raise UsageError("the places for the settings are not known.", "Measure again, or export tuned.yaml.")
     measured = f": {found.speedup}" if found.speedup else ""
     habits = [one for one in state.findings if one.recipe == "eval_no_grad"]
     given = arguments_of_trainer(settings, facts)
@@ -98,7 +98,7 @@ def _patched(found: Found) -> Patched:
 
 
 def arguments_of_trainer(settings: Mapping[str, Value], facts: WorkloadFacts) -> dict[str, dict[str, str]]:
-    """The arguments of the script's ``TrainingArguments`` that say settings, by their keys."""
+    """The new arguments of the script's ``TrainingArguments``, by the keys of their settings."""
     from advisor.export.configs.words import Wanted, words_of
 
     place = next((place for place in facts.places if place.kind == "arguments"), None)

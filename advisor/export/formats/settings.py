@@ -1,4 +1,4 @@
-"""The settings file as a format."""
+"""The format for the settings file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Mode
 
 IMPORT = "import advisor"
-_IN_TRAINERS: Mapping[str, tuple[str, ...]] = {  # by the library whose trainer runs the loop
+_IN_TRAINERS: Mapping[str, tuple[str, ...]] = {  # the library whose trainer runs the loop -> the lines
     "transformers": (
         "from advisor.transformers import TunedCallback, arguments",
         "args = TrainingArguments(..., {on_cpu}**arguments({name}))",
@@ -22,7 +22,7 @@ _IN_TRAINERS: Mapping[str, tuple[str, ...]] = {  # by the library whose trainer 
 
 
 class SettingsFile(Format):
-    """The settings that won, as a flat YAML mapping."""
+    """The winning settings as a flat YAML mapping."""
 
     option = "--export"
     brief = "YAML"
@@ -31,7 +31,7 @@ class SettingsFile(Format):
     offered = Offer("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 
     def serves(self, outputs: Outputs, path: str) -> bool:
-        """Not beside a config, which is patched to the same ending."""
+        """False with a config, since the patched config has the same ending."""
         return outputs.config_path is None
 
     def files(self, found: Found, path: str) -> Iterable[File]:
@@ -48,12 +48,12 @@ class SettingsFile(Format):
 
 
 def lines_in_script(name: str, found: Found, trainer: str = "") -> tuple[str, ...]:
-    """The lines that apply the settings file of this name: in the loop that was measured, or in a library's trainer."""
+    """The lines that apply the settings file ``name`` in the measured loop, or in a library's trainer."""
     state = found.state
     workload = state.facts.workload if state.facts else None
     name = repr(name) if '"' in name or "\\" in name else f'"{name}"'
     if trainer := trainer or (workload.trainer if workload else ""):
-        on_cpu = "use_cpu=True, " if workload and workload.device_type == "cpu" else ""  # without it they refuse bf16
+        on_cpu = "use_cpu=True, " if workload and workload.device_type == "cpu" else ""  # otherwise they refuse bf16
         return tuple(line.format(name=name, on_cpu=on_cpu) for line in _IN_TRAINERS[trainer])
     trains = state.mode is Mode.TRAIN
     objects = ["model"]

@@ -1,4 +1,4 @@
-"""The contract of an adapter, the adapters that there are, and what they share: options, shapes, unknown names."""
+"""The base class of adapters, the list of adapters, and their common functions: options, shapes, unknown names."""
 
 import functools
 import importlib.util
@@ -21,33 +21,33 @@ _NAMES_SHOWN = 5
 
 
 class Adapter:
-    """The knowledge about one library. Nothing imports the library before a target needs it."""
+    """The support for one library. The library is not imported before a target needs it."""
 
-    #: Prefix of a target, as in ``timm:resnet50``; empty where the library has no names.
+    #: The prefix of a target, as in ``timm:resnet50``; empty if the library has no model names.
     prefix = ""
-    #: Endings of files that are targets by themselves.
+    #: The suffixes of files that are targets by themselves.
     endings: tuple[str, ...] = ()
-    #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
+    #: The module of the library. Only if it is in ``sys.modules`` can a target be one of the library's objects.
     package = ""
 
     def load(self, name: str, spec: TargetSpec) -> Any:
-        """Return the model that ``name`` names. Raises TargetError where there is none."""
+        """Return the model ``name``. Raises TargetError if there is no such model."""
         raise NotImplementedError
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """Return what ``value`` means: a Loop, or a model. None where it is not one of this library's objects."""
+        """Return the Loop or model in ``value``; None if ``value`` is not one of this library's objects."""
         return None
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
         """Return made-up batches for a model of this library, with a loss if it needs one; None for other models.
 
-        ``data`` makes a batch of a given size, where there is one ``usual_size`` only of that. ``mode`` is ``train``
-        where the batches can be trained on.
+        ``data`` makes a batch of a given size; if ``usual_size`` is set, only a batch of that size. ``mode`` is
+        ``train`` if the model can be trained on the batches.
         """
         return None
 
     def imported(self) -> ModuleType:
-        """Import the library. Raises TargetError that says how to install it."""
+        """Import the library. Raises TargetError with its install command if it is not installed."""
         if importlib.util.find_spec(self.package) is None:
             raise TargetError(
                 f"{self.prefix}: needs the package {self.package}, which is not installed.",
@@ -58,21 +58,21 @@ class Adapter:
 
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
-    """One of each adapter in the modules beside this one."""
+    """One instance of each adapter class in this folder."""
     for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{found.name}")
     return tuple(kind() for kind in Adapter.__subclasses__())
 
 
 def present() -> Iterator[Adapter]:
-    """The adapters whose library is imported: no object of another one can be here."""
+    """The adapters whose library is imported. Objects of the other libraries cannot exist."""
     return (adapter for adapter in adapters() if adapter.package in sys.modules)
 
 
 def named(target: str) -> tuple[Adapter, str] | None:
-    """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
+    """The adapter for a target such as ``timm:resnet50`` or an exported model's file, and the model's name."""
     prefix, separator, name = target.partition(":")
-    if prefix.startswith("torchvision.models"):  # whose functions may load weights of a backbone
+    if prefix.startswith("torchvision.models"):  # called directly, its functions may download a backbone's weights
         prefix = "torchvision"
     adapter = next((one for one in adapters() if separator and one.prefix and one.prefix == prefix), None)
     if adapter is not None and not name:
@@ -83,12 +83,12 @@ def named(target: str) -> tuple[Adapter, str] | None:
 
 
 def interpreted(value: Any, spec: TargetSpec) -> Any:
-    """The Loop or the model that a library's object stands for. Unchanged where no adapter knows it."""
+    """The Loop or model in a library's object; the value itself if no adapter knows it."""
     return next((one for adapter in present() if (one := adapter.workload(value, spec)) is not None), value)
 
 
 def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
-    """The error for a name that a library does not have, with the nearest of its names."""
+    """The error for a name that a library does not have. Its hint lists the most similar names."""
     names = sorted(set(known))
     near = get_close_matches(name, names, _NAMES_SHOWN) or [one for one in names if name.lower() in one][:_NAMES_SHOWN]
     some = f"It has {len(names)}, such as {', '.join(names[:_NAMES_SHOWN])}."
@@ -96,7 +96,7 @@ def unknown_name(name: str, library: str, known: Iterable[str]) -> TargetError:
 
 
 def options_of(spec: TargetSpec) -> dict[str, Any]:
-    """The options of a named model, ``key=value`` after ``--``, read as YAML. Raises TargetError."""
+    """The options of a named model: ``key=value`` after ``--``, with YAML values. Raises TargetError."""
     options = {}
     for argument in spec.arguments:
         key, separator, text = argument.removeprefix("--").partition("=")
@@ -113,11 +113,11 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
 
 
 def sample_shape(spec: TargetSpec, sizes: int, example: str) -> tuple[int, ...]:
-    """One sample's shape by ``--input``, empty without it. Raises TargetError for other sizes than ``example`` has."""
+    """One sample's shape from ``--input``; empty without it. Raises TargetError if it has not ``sizes`` sizes."""
     given = spec.input_shape
     if given is not None and len(given) != sizes:
         raise TargetError(
-            f"--input {'x'.join(map(str, given))} has {len(given)} sizes, and a batch of this model has {sizes}.",
-            f"Write all {sizes}, the batch size first, as in --input {example}.",
+            f"--input {'x'.join(map(str, given))} has {len(given)} sizes, but a batch of this model has {sizes}.",
+            f"Write all {sizes} sizes, the batch size first, as in --input {example}.",
         )
     return given[1:] if given else ()

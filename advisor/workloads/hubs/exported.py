@@ -13,11 +13,11 @@ from advisor.records import Mode, TargetSpec
 from advisor.workloads.hubs.contract import Adapter
 from advisor.workloads.loop import Loop
 
-_FOR_INFERENCE = "Leave --mode train out, or give the model that it was made from: mymodel:build."
+_FOR_INFERENCE = "Leave --mode train out, or give the Python model that was exported: mymodel:build."
 
 
 class Exported(Adapter):
-    """A file instead of a module: the model in it, with the example inputs that it holds."""
+    """A file of an exported model: its model and its example inputs."""
 
     endings = EXPORTED
     package = "torch"
@@ -34,16 +34,16 @@ class Exported(Adapter):
             written = "torch.export.save" if is_program else "torch.jit.save"
             raise TargetError(
                 f"{name} cannot be read as a file of {written}: {' '.join(str(error).split())[:160]}",
-                "Write it again with this version of PyTorch. A state dict, or a package that AOTInductor compiled, is "
-                "no program: give a build() that makes the model, as mymodel:build.",
+                "Write it again with this version of PyTorch. If the file is a state dict or an AOTInductor package, "
+                "give a build() that makes the model instead: mymodel:build.",
             ) from error
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """An exported program in memory, or TorchScript: inference."""
+        """The inference loop of an exported program."""
         if not isinstance(value, torch.export.ExportedProgram):
             return None
         model: Any = value.module()
-        # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
+        # A program's own train() and eval() raise. These set only the flag, which does not change the program.
         model.train, model.eval = (MethodType(one, model) for one in (nn.Module.train, nn.Module.eval))
         model.eval()
         examples = value.example_inputs
@@ -51,6 +51,6 @@ class Exported(Adapter):
             return Loop(model=model, mode=Mode.INFER)
         args, kwargs = examples
         batch: Any = dict(kwargs) if kwargs else args[0] if len(args) == 1 else tuple(args)
-        notes = ["the program's own example inputs as its batch"]
-        hint = "A program takes other sizes only where it was exported with dynamic ones: leave --batch-size out."
+        notes = ["the batch is the program's own example inputs"]
+        hint = "Leave --batch-size out: a program takes other sizes only if it was exported with dynamic sizes."
         return Loop(model=model, data=batch, mode=Mode.INFER, notes=notes, hint=hint)

@@ -1,4 +1,4 @@
-"""PyTorch Geometric's models, and others that are called with ``x, edge_index``: a random graph."""
+"""A random graph for PyTorch Geometric's models, and for others that are called with ``x, edge_index``."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ _USUAL_FEATURES = 16
 
 
 class Geometric(Adapter):
-    """Models of graphs. There are no names: the builders need the numbers of features."""
+    """Graph models. They cannot be built by name, because a builder needs the number of features."""
 
     package = "torch_geometric"
 
@@ -33,7 +33,7 @@ class Geometric(Adapter):
             return noise(nodes, features), whole_numbers(nodes, 2, _EDGES_PER_NODE * nodes)
 
         output = None
-        if train and model.training:  # a small graph tells the number of classes: layers look at the edges' values
+        if train and model.training:  # a small graph shows the number of classes; layers read edge values, so no meta
             with torch.no_grad():
                 output = model(*graph(_FEW_NODES))
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"

@@ -1,4 +1,4 @@
-"""Facts of transformers' tables: the architecture of a name, the class of a configuration, its parts, its labels."""
+"""Look-ups in transformers' tables: the architecture for a name, and a configuration's class, parts and labels."""
 
 import contextlib
 import importlib
@@ -10,7 +10,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 
-# The labels of transformers' tables of classes. The first table with an architecture decides its class.
+# The kind of labels for each of transformers' tables. The first table that lists an architecture decides its class.
 _LABELS = {
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM": "tokens",
     "MODEL_FOR_SPEECH_SEQ_2_SEQ": "tokens",
@@ -32,16 +32,16 @@ _LABELS = {
     "MODEL_FOR_UNIVERSAL_SEGMENTATION": "",
     "MODEL_FOR_PRETRAINING": "",
 }
-_FORECASTS = "ForPrediction"  # in the names of classes that are trained on a series' future values, in no table
-# A number of parameters, as in "mamba-2.8b": its digits belong to no architecture.
+_FORECASTS = "ForPrediction"  # in the names of forecasting classes, which are in no table
+# A number of parameters, as in "mamba-2.8b". Its digits are not part of the architecture's name.
 _SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[bm](?![a-z0-9])")
-# Words of names whose architecture is called otherwise.
+# Words in model names, with the architecture if it has another name.
 _MEANT = {"debertav3": "deberta-v2", "opus": "marian", "qwen": "qwen2", "donut": "donut-swin", "detrresnet": "detr"}
-_SHORT = 3  # letters of a name that is inside other words by chance, as `led` is in distilled
+_SHORT = 3  # letters; so short a name can be part of a word by chance (`led` in distilled)
 
 
 def architecture_in(name: str, known: Iterable[str]) -> str | None:
-    """The architecture in a model's name: the longest of whole words, with a version or without, else inside a word."""
+    """The longest architecture that is a whole word of a model's name, with or without version; else part of a word."""
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
     meant = {word: kind for word, kind in _MEANT.items() if kind in squeezed.values()} | squeezed
     words = re.split(r"[^a-z0-9]+", _SIZE.sub("", name.rpartition("/")[2].lower()))
@@ -53,7 +53,7 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
 
 
 def class_for(config: Any) -> Any:
-    """The class that a configuration was saved from; else the first of its architecture, preferably with a head."""
+    """The class from which a configuration was saved, else its architecture's first class, preferably with a head."""
     import transformers
 
     kinds = [kind for name in config.architectures or () if (kind := getattr(transformers, name, None)) is not None]
@@ -62,10 +62,10 @@ def class_for(config: Any) -> Any:
     kinds += [kind for kind, _ in _in_tables(config, _LABELS)]
     kinds += [kind for kind in beside if _FORECASTS in names[kind]]
     kinds += [kind for kind, _ in _in_tables(config, {"MODEL": ""})]
-    kinds += beside  # in no table: key point models, parts of composite models
+    kinds += beside  # classes in no table: key point models, parts of composite models
     if not kinds:
         raise TargetError(
-            f"transformers has no model for the configuration {type(config).__name__}.",
+            f"transformers has no model class for the configuration {type(config).__name__}.",
             "Return the model itself from a build() of your own.",
         )
     whole = (kind for kind in kinds if kind.config_class is None or isinstance(config, kind.config_class))
@@ -73,27 +73,27 @@ def class_for(config: Any) -> Any:
 
 
 def labels_of(model: Any) -> str:
-    """The kind of labels that a model's head is trained on; empty where that is unknown."""
+    """The kind of labels on which a model's head is trained; empty if unknown."""
     if _FORECASTS in type(model).__name__:
         return "future"
     named = (labels for kind, labels in _in_tables(model.config, _LABELS) if isinstance(model, kind))
-    return next(named, "tokens" if model.loss_type == "ForCausalLM" else "")  # of a part, which is in no table
+    return next(named, "tokens" if model.loss_type == "ForCausalLM" else "")  # parts are in no table
 
 
 def _in_tables(config: Any, tables: Mapping[str, str]) -> Iterator[tuple[Any, str]]:
-    """The classes of a configuration's architecture in some of transformers' tables, with the labels of each table."""
+    """The classes for a configuration's architecture in these tables of transformers, each with its table's labels."""
     import transformers
 
     for table, labels in tables.items():
         known = getattr(transformers, f"{table}_MAPPING", {})
         found: Any = ()
-        with contextlib.suppress(ValueError):  # a table may name a class that is not there
+        with contextlib.suppress(ValueError):  # a table may name a class that does not exist
             found = next(filter(None, (known.get(kind, None) for kind in type(config).__mro__)), ())
         yield from ((kind, labels) for kind in (found if isinstance(found, tuple) else (found,)))
 
 
 def _beside(config: Any) -> Iterator[Any]:
-    """The model classes for this configuration, from the module next to the configuration's."""
+    """The model classes for this configuration, from the modeling module beside the configuration's module."""
     import transformers
 
     try:
@@ -107,10 +107,10 @@ def _beside(config: Any) -> Iterator[Any]:
 
 
 def text_of(config: Any) -> Any:
-    """The text part of a configuration; the encoder's if encoder and decoder both have one."""
+    """The text part of a configuration; the encoder's part if the decoder has one too."""
     try:
         return config.get_text_config()
-    except ValueError:  # there are several
+    except ValueError:  # there are several text parts
         return config.get_text_config(encoder=True)
 
 

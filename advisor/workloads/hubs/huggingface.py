@@ -1,4 +1,4 @@
-"""Hugging Face models by name, from a folder, a configuration or a Trainer. Only what is on disk is read.
+"""Hugging Face models by name, from a folder, a configuration or a Trainer. Nothing is downloaded.
 
 ``hf:NAME -- generate=64`` measures ``model.generate``.
 """
@@ -22,16 +22,16 @@ from advisor.workloads.hubs.hf_batches import ModelInputs, hf_samples, longest_t
 from advisor.workloads.hubs.hf_classes import architecture_in, class_for, parts_of, text_of
 from advisor.workloads.loop import Loop
 
-_TRAIN_COPIES = 4  # of the weights, in memory: themselves, gradients and AdamW's two states
+_TRAIN_COPIES = 4  # memory for training, in sizes of the weights: weights, gradients and AdamW's two states
 _MOST_OF_MEMORY = 0.8
-_USUAL_VOCABULARY = 32  # of models of sounds and proteins
-_PATHS = (".", "/", "~")  # beginnings of paths, which are no names of models
+_USUAL_VOCABULARY = 32  # the vocabulary size of sound and protein models, if the configuration has none
+_PATHS = (".", "/", "~")  # the first characters of paths; no model's name begins with them
 _OPTION = "generate"
 _USUAL_PROMPT = 32  # tokens, unless --input says otherwise
 
 
 class HuggingFace(Adapter):
-    """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
+    """``hf:NAME``, ``hf:FOLDER``, and configurations, models and Trainers that a build returns."""
 
     prefix = "hf"
     package = "transformers"
@@ -42,13 +42,13 @@ class HuggingFace(Adapter):
         options = options_of(spec)
         new_tokens = options.pop(_OPTION, 0)
         if type(new_tokens) is not int or new_tokens < 0:
-            raise TargetError(f"{_OPTION}={new_tokens} is no number of tokens.", f"Write {_OPTION}=64, for example.")
+            raise TargetError(f"{_OPTION}={new_tokens} is not a number of tokens.", f"Write {_OPTION}=64, for example.")
         config = _with_options(config, options, name)
         if new_tokens and spec.mode is None:
             spec = replace(spec, mode=Mode.INFER)
         try:
             model, origin = _model(config, name, spec)
-        except TargetError as error:  # what is made may not be what was named
+        except TargetError as error:  # the notes tell if it is another model than was named
             error.hint = ". ".join([*notes, error.hint])
             raise
         if new_tokens:
@@ -71,7 +71,7 @@ class HuggingFace(Adapter):
 
 
 def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
-    """The configuration of a name, and where it comes from."""
+    """The configuration for a name, and notes on its origin."""
     if (path := _on_disk(name, spec)) is not None:
         return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True), []
     with contextlib.suppress(OSError, ValueError):
@@ -80,24 +80,24 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
     if kind is None:
         near = get_close_matches(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
-            f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
-            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture, such as "
-            f"hf:{near[0] if near else 'bert'}.",
+            f"{name} is not on this machine, and its name contains no architecture that transformers knows.",
+            f"Type `hf download {name}` first (a gated model needs `hf auth login`). Or give an architecture, for "
+            f"example hf:{near[0] if near else 'bert'}.",
         )
     note = (
-        f"{name} is not on this machine: the default configuration of {kind} stands in for it "
-        f"(`hf download {name}` fetches it)"
+        f"{name} is not on this machine: the default configuration of {kind} is measured instead "
+        f"(`hf download {name}` fetches the model)"
     )
     config = transformers.CONFIG_MAPPING[kind]()
     text = text_of(config)
-    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint says it, as of proteins
+    if getattr(text, "vocab_size", 0) is None:  # only a checkpoint has it (protein models)
         text.vocab_size = _USUAL_VOCABULARY
         text.pad_token_id = text.pad_token_id or 0
     return config, [note] if name != kind else []
 
 
 def _on_disk(name: str, spec: TargetSpec) -> Path | None:
-    """The configuration or the folder that a name is the path of; None for a name. Raises TargetError without one."""
+    """The path of a configuration or folder; None for a model's name. Raises TargetError if the path is missing."""
     path, is_path = Path(spec.directory, name).expanduser(), name.startswith(_PATHS)
     if path.is_file() or (path / "config.json").is_file() or (is_path and path.is_dir()):
         return path
@@ -107,15 +107,15 @@ def _on_disk(name: str, spec: TargetSpec) -> Path | None:
 
 
 def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
-    """A configuration with options of its own. Raises TargetError for one that it does not have.
+    """Set options of a configuration. Raises TargetError for an option that it does not have.
 
-    A default one is made anew with them, since its other values, such as a decoder's layers or their types, may follow
-    from them. One that was read keeps what its file says.
+    A default configuration is created again with the options, because other values may depend on them (a decoder's
+    layers, for example). A configuration from a file keeps its other values.
     """
     own = {key: value for key, value in options.items() if hasattr(config, key)}
     if own and not config.name_or_path:
         config = type(config)(**own)
-    holders = [config, text_of(config), *parts_of(config)]  # text and images have layers of their own sizes
+    holders = [config, text_of(config), *parts_of(config)]  # text and image parts have their own sizes
     for key, value in options.items():
         holder = next((part for part in holders if hasattr(part, key)), None)
         if holder is None:
@@ -127,17 +127,17 @@ def _with_options(config: Any, options: dict[str, Any], name: str) -> Any:
 
 
 def _model(config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
-    """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
+    """The model with its weights if they are on disk, else with random weights; and a note that says which."""
     kind = class_for(config)
     with contextlib.suppress(OSError):
         weights = str(_on_disk(name, spec) or name)
         taken = {"config": config, "local_files_only": True, "ignore_mismatched_sizes": True}
-        return kind.from_pretrained(weights, **taken), f"{kind.__name__} with its weights, where their shapes fit"
+        return kind.from_pretrained(weights, **taken), f"{kind.__name__} with its weights (random if a shape differs)"
     return _random_weights(config, spec), f"{kind.__name__} with random weights"
 
 
 def _random_weights(config: Any, spec: TargetSpec) -> Any:
-    """A model of a configuration. Raises TargetError where the machine has no room for it."""
+    """A model with random weights. Raises TargetError if the machine's memory is too small."""
     kind, infers = class_for(config), spec.mode is Mode.INFER
     weights = 0
     if not runs_on_gpu(spec):
@@ -156,9 +156,9 @@ def _random_weights(config: Any, spec: TargetSpec) -> Any:
 def of_trainer(trainer: Any) -> Loop:
     """A Trainer's loop: its model, its loader, its loss and its optimizer."""
     if trainer.train_dataset is None:
-        raise TargetError("the Trainer has no train_dataset.", "Give it one: its training loop is measured.")
+        raise TargetError("the Trainer has no train_dataset.", "Give it a train_dataset: its training is measured.")
     arguments = trainer.args
-    # Accelerate does not wrap the loader: a plain one can be made again with other options.
+    # Keep Accelerate from wrapping the loader: a plain loader can be made again with other options.
     with replaced(trainer.accelerator, "prepare", lambda *objects, **_: objects[0] if len(objects) == 1 else objects):
         loader = trainer.get_train_dataloader()
     if trainer.optimizer is None:
@@ -172,7 +172,7 @@ def of_trainer(trainer: Any) -> Loop:
         current["precision.autocast"] = "bfloat16" if arguments.bf16 else "float16"
     if arguments.torch_compile:
         current["compile.mode"] = arguments.torch_compile_mode or "default"
-    if arguments.logging_nan_inf_filter:  # it asks of each step's loss whether it is a number, and waits for the answer
+    if arguments.logging_nan_inf_filter:  # it reads each step's loss, and so waits for the GPU
         current["loop.loss_item"] = "every_step"
     notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
     if arguments.gradient_accumulation_steps > 1:
@@ -183,34 +183,34 @@ def of_trainer(trainer: Any) -> Loop:
         loss=compute_loss,
         optimizer=trainer.optimizer,
         current=current,
-        clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # as the Trainer reads it
+        clip_grad=arguments.max_grad_norm if (arguments.max_grad_norm or 0) > 0 else None,  # 0: no clipping
         notes=notes,
         trainer="transformers",
     )
 
 
 def _generating(model: Any, new_tokens: int, spec: TargetSpec, notes: list[str]) -> Loop:
-    """Generation by a model as a workload for inference."""
+    """The generation of text by a model, as a workload for inference."""
     name = type(model).__name__
     if spec.mode is Mode.TRAIN:
-        raise TargetError(f"{_OPTION} is for inference, and --mode train asks for training.", "Leave one of them out.")
+        raise TargetError(f"{_OPTION} is for inference, but --mode train is given.", "Leave one of them out.")
     length = spec.input_shape[-1] if spec.input_shape else _USUAL_PROMPT
     room = longest_text(model) if not model.config.is_encoder_decoder else length + new_tokens
     if length + new_tokens > room:
         raise TargetError(
-            f"a prompt of {length} tokens and {new_tokens} new ones do not fit into the {room} positions of {name}.",
+            f"a prompt of {length} tokens and {new_tokens} new tokens exceed the {room} positions of {name}.",
             f"Generate fewer, as in `-- {_OPTION}={max(1, room - length)}`, or give shorter prompts with --input 1x8.",
         )
     made = ModelInputs(model, replace(spec, input_shape=None), length).inputs
     settings = model.generation_config
-    settings.eos_token_id = None  # every prompt is continued to the same length
+    settings.eos_token_id = None  # no prompt ends early
     settings.pad_token_id = settings.pad_token_id or 0
     if settings.decoder_start_token_id is None:
         settings.decoder_start_token_id = getattr(model.config, "decoder_start_token_id", None)
 
-    def generate(batch: dict[str, Any]) -> Any:  # of a decoder with the tokens of the prompt before the new ones
+    def generate(batch: dict[str, Any]) -> Any:  # a decoder's result begins with the prompt
         return model.generate(**batch, do_sample=False, max_new_tokens=new_tokens)
 
-    generate.new_tokens = new_tokens  # type: ignore[attr-defined]  # by which the report counts tokens
+    generate.new_tokens = new_tokens  # type: ignore[attr-defined]  # for the report's tokens per second
     notes = [*notes, f"a step continues each prompt of {length} random tokens by {new_tokens}, greedily"]
     return Loop(model=model.eval(), data=made, mode=Mode.INFER, step=generate, notes=notes, usual_size=1)

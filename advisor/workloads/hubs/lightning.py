@@ -1,7 +1,7 @@
-"""Lightning: a LightningModule's own training step and optimizers, with its loader or its DataModule's.
+"""Lightning: a LightningModule's own training step and optimizers, on its own loader or its DataModule's.
 
-The module is attached to a Trainer, as it is while Lightning fits it, since its methods ask that for the number of
-steps, its optimizers or its DataModule.
+The module is attached to a Trainer, as during Lightning's fit, because the module's methods read the number of steps,
+the optimizers or the DataModule from its Trainer.
 """
 
 import inspect
@@ -18,14 +18,14 @@ from advisor.step.loss import is_callable_with
 from advisor.workloads.hubs.contract import Adapter
 from advisor.workloads.loop import Loop
 
-# The hooks that a batch goes through before ``training_step``, in their order.
+# The hooks that Lightning calls on a batch before ``training_step``, in this order.
 _OF_A_BATCH = ("on_before_batch_transfer", "on_after_batch_transfer")
-_EPOCHS = 1000  # of a Trainer that is told no number
+_EPOCHS = 1000  # the epochs of a Trainer without a number of epochs
 _AUTOCAST = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
 class Lightning(Adapter):
-    """LightningModules, also with a DataModule or a DataLoader, and a Trainer, in any order."""
+    """A LightningModule, alone or with a DataModule, a DataLoader or a Trainer, in any order."""
 
     package = "lightning"
 
@@ -45,21 +45,21 @@ class Lightning(Adapter):
 
 
 class PytorchLightning(Adapter):
-    """The same under the library's older name."""
+    """The same library under its older name."""
 
     package = "pytorch_lightning"
     workload = Lightning.workload
 
 
 def _attached(pytorch: Any, module: Any, data: Any, trainer: Any) -> Any:
-    """The given Trainer, or one with default arguments, with the module and its data attached."""
+    """Attach the module and its data to the given Trainer, or to one with default arguments. Return the Trainer."""
     quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = trainer or pytorch.Trainer(
         accelerator="cpu", devices=1, logger=pytorch.loggers.logger.DummyLogger(), **quiet
     )
     if trainer.max_epochs is None:
         trainer.fit_loop.max_epochs = _EPOCHS
-    trainer.barebones = True  # log() does nothing: it needs the results that a running fit collects
+    trainer.barebones = True  # so that log() does nothing: it works only inside fit()
     trainer.training = True
     trainer.strategy.connect(module)
     kind = "train_dataloaders" if isinstance(data, DataLoader) else "datamodule"
@@ -68,7 +68,7 @@ def _attached(pytorch: Any, module: Any, data: Any, trainer: Any) -> Any:
 
 
 def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: list[str]) -> Any:
-    for parameter, learns in module._param_requires_grad_state.items():  # left between toggle and untoggle_optimizer
+    for parameter, learns in module._param_requires_grad_state.items():  # undo a toggle_optimizer() of a paused script
         parameter.requires_grad = learns
     loader = _loader(module, trainer)
     if loader is None and (module.example_input_array is not None or spec.input_shape):
@@ -83,9 +83,9 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
         return Loop(model=module, data=loader, mode=Mode.INFER, notes=notes)
 
     trainer.strategy.setup_optimizers(trainer)
-    # Of a LightningOptimizer its own.
+    # A LightningOptimizer wraps the optimizer.
     optimizers = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]
-    if not any(one.param_groups for one in optimizers):  # a stand-in without parameters where there is none
+    if not any(one.param_groups for one in optimizers):  # Lightning's stand-in for no optimizer
         raise TargetError(
             f"{type(module).__name__}.configure_optimizers returns no optimizer.",
             "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
@@ -93,13 +93,13 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
     name, steps = type(module).__name__, trainer.accumulate_grad_batches
     said = [f"{name}'s own training_step and optimizer; callbacks, schedules and its other hooks are left out"]
     if not module.automatic_optimization:
-        said = [f"{name}'s own training_step, which updates the weights of {name} itself; callbacks are left out"]
+        said = [f"{name}'s own training_step, which also updates the weights; callbacks are left out"]
     if steps > 1:
         said.append(f"each step is one of the {steps} that the Trainer accumulates")
     clip = trainer.gradient_clip_val or None
     if clip and trainer.gradient_clip_algorithm == "value":
         clip = None
-        said.append("the Trainer clips gradients by value, which is left out")
+        said.append("the Trainer's clipping of gradients by value is left out")
     training_step = _training_step(module, trainer.datamodule, pytorch)
     found = Loop(data=loader, mode=Mode.TRAIN, notes=[*said, *notes], trainer="lightning")
     if not module.automatic_optimization:
@@ -110,9 +110,9 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
 
 
 def _loader(module: Any, trainer: Any) -> Any:
-    """The training loader: what was given, the DataModule's, else the module's own; None where there is none."""
+    """The given training loader, else the DataModule's, else the module's own; None if there is none."""
     source = trainer.fit_loop._data_source
-    if not source.is_defined():  # by the DataModule
+    if not source.is_defined():  # no loader was given, and no DataModule has one
         source.instance = module
     if not source.is_defined():
         return None
@@ -133,7 +133,7 @@ def _loader(module: Any, trainer: Any) -> Any:
 
 
 def _training_step(module: Any, data: Any, pytorch: Any) -> Any:
-    """The loss of a batch: ``training_step`` after the DataModule's hooks of a batch, else the module's."""
+    """A function that runs ``training_step`` on a batch after the batch hooks of the DataModule, else of the module."""
     takes_number = is_callable_with(inspect.signature(module.training_step), 2)
     of_data = {hook for hook in _OF_A_BATCH if pytorch.utilities.model_helpers.is_overridden(hook, data)}
 
@@ -146,7 +146,7 @@ def _training_step(module: Any, data: Any, pytorch: Any) -> Any:
 
 
 def _by_hand(module: Any, training_step: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """A step of a module that updates its weights itself. It returns the sum of what it went backward from."""
+    """The step of a module that updates its weights itself. It returns the sum of the losses of its backward passes."""
     losses: list[torch.Tensor] = []
     backward = module.manual_backward
 

@@ -1,4 +1,4 @@
-"""timm's models: the input size from the model's own configuration, nothing is downloaded."""
+"""timm's models, with the input size of the model's own configuration. Nothing is downloaded."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Timm(Adapter):
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         timm = self.imported()
-        if not timm.is_model(name.partition(".")[0]):  # the tag of pretrained weights says the size and the classes
+        if not timm.is_model(name.partition(".")[0]):  # a tag after the dot names pretrained weights
             raise unknown_name(name, "timm", timm.list_models())
         return timm.create_model(name, pretrained=False, **options_of(spec))
 
@@ -30,7 +30,7 @@ class Timm(Adapter):
 
 
 def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
-    """The shape of an image: the configuration's, unless the model was built for other channels or another size."""
+    """The shape of an image: from the model's own layers, or else from its configuration."""
     channels, *size = config.get("input_size") or (3, 224, 224)
     first = config.get("first_conv")
     named = first if isinstance(first, str) else next(iter(first or ()), "")

@@ -1,4 +1,4 @@
-"""torchvision's models: shapes from the metadata of their weights, nothing is downloaded."""
+"""torchvision's models, with the shapes from the metadata of their weights. Nothing is downloaded."""
 
 import contextlib
 import inspect
@@ -15,9 +15,9 @@ from advisor.workloads.loop import Loop
 
 _CLIP_FRAMES, _USUAL_SIZE = 16, 224
 _BOXES = 4  # in each made-up image
-# Size of an image pair for optical flow: the crop that RAFT is trained on; on a CPU the smallest that it takes.
+# The size of an image pair for optical flow: RAFT's training crop on a GPU, its smallest size on a CPU.
 _FLOW_SIZE, _SMALL_FLOW_SIZE = (368, 496), (128, 128)
-_FLOW_DECAY = 0.8  # weight of an iteration's flow relative to the next one's, as in RAFT's training
+_FLOW_DECAY = 0.8  # each iteration's loss weighs 0.8 times the next iteration's, as in RAFT's training
 
 
 class Torchvision(Adapter):
@@ -31,7 +31,7 @@ class Torchvision(Adapter):
             build = models.get_model_builder(name)
         except ValueError:
             raise unknown_name(name, "torchvision", models.list_models()) from None
-        # Some builders load a pretrained backbone unasked.
+        # Some builders load a pretrained backbone by default.
         offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
         return build(weights=None, **offline, **options_of(spec))
 
@@ -57,11 +57,11 @@ class Torchvision(Adapter):
 
 
 def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
-    """One sample's shape, from the preprocessing that comes with a named model's weights."""
+    """One sample's shape, from the preprocessing of the named model's weights."""
     from torchvision import models
 
     crop: Any = _USUAL_SIZE
-    with contextlib.suppress(ValueError, StopIteration):  # a model of the user's own, or one without weights
+    with contextlib.suppress(ValueError, StopIteration):  # a user's own model, or no weights
         weights: Any = next(iter(models.get_model_weights(spec.target.rpartition(":")[2])))
         crop = weights.transforms.keywords.get("crop_size") or weights.transforms.keywords.get("resize_size", crop)
     height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
@@ -69,7 +69,7 @@ def _shape(kind: str, spec: TargetSpec) -> tuple[int, ...]:
 
 
 def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
-    """Images, of the size that the model's own transform makes if none is given, with what its heads train on."""
+    """Images of the given size, or else of the model's own transform, with targets for the model's heads."""
     own = getattr(model.transform, "fixed_size", None) or [max(getattr(model.transform, "min_size", (800,)))] * 2
     shape = given or (3, *own[::-1])
     height, width = shape[-2:]
@@ -97,7 +97,7 @@ def _detection(model: Any, given: tuple[int, ...], *, train: bool) -> Loop:
         mode=Mode.TRAIN,
         loss=detection_loss,
         optimizer=momentum,
-        notes=[f"random images with {_BOXES} boxes each; the loss is the sum of the model's own"],
+        notes=[f"random images with {_BOXES} boxes each; the loss is the sum of the model's own losses"],
     )
 
 
@@ -108,7 +108,7 @@ def detection_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def flow_loss(output: Any, target: torch.Tensor) -> torch.Tensor:
-    """The distance of every iteration's flow from the true one, later iterations counting more."""
+    """The mean distance of each iteration's flow from the true flow, summed with more weight for later iterations."""
     last = len(output) - 1
     losses = [_FLOW_DECAY ** (last - index) * (flow - target).abs().mean() for index, flow in enumerate(output)]
     return torch.stack(losses).sum()

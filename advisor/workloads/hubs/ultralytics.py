@@ -1,4 +1,4 @@
-"""Ultralytics: a YOLO's network with its own loss, on random images with labels of its task."""
+"""Ultralytics: a YOLO network with its own loss, on random images with labels for its task."""
 
 import os
 from functools import partial
@@ -13,10 +13,10 @@ from advisor.workloads.guess import noise, runs_on_gpu, whole_numbers
 from advisor.workloads.hubs.contract import Adapter, options_of, sample_shape, unknown_name
 from advisor.workloads.loop import Loop
 
-_SIDE, _SMALL_SIDE = 640, 320  # of images, and of those for a CPU: pixels
+_SIDE, _SMALL_SIDE = 640, 320  # the side of an image on a GPU and on a CPU, in pixels
 _BOXES = 4
-_TRANSFORMER = "rtdetr"  # in names of models of another class than YOLO
-_MASK_RATIO = 4  # of the image's side to a mask's
+_TRANSFORMER = "rtdetr"  # names with this word are of the class RTDETR, not YOLO
+_MASK_RATIO = 4  # the side of an image divided by the side of a mask
 _SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 
 
@@ -26,8 +26,8 @@ class Ultralytics(Adapter):
     prefix = package = "ultralytics"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
-        """Build the network of ``name`` from its YAML, or read the weights that lie in a file."""
-        os.environ.setdefault("YOLO_OFFLINE", "true")  # importing it looks for a network otherwise
+        """Build the network from the YAML file of its name, or read it from a file of weights."""
+        os.environ.setdefault("YOLO_OFFLINE", "true")  # otherwise the import tries the network
         ultralytics = self.imported()
         options_of(spec)
         file = Path(spec.directory, name)
@@ -49,7 +49,7 @@ class Ultralytics(Adapter):
             return None
         network: Any = value.model
         for parameter in network.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
+            parameter.requires_grad_(parameter.is_floating_point())  # weights from a file are frozen
         return Loop(model=network.train(), mode=spec.mode)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Loop | None:
@@ -68,7 +68,7 @@ class Ultralytics(Adapter):
 
         if not train or spec.mode is Mode.INFER or not hasattr(network, "loss"):
             return Loop(data=images, notes=[note])
-        network.args, network.nc = get_cfg(), network.yaml["nc"]  # as its trainer does: the weights of its losses
+        network.args, network.nc = get_cfg(), network.yaml["nc"]  # as its trainer does; `args` has the loss weights
         return Loop(
             data=lambda size: {"img": images(size), **_truth(network, size, height, width)},
             mode=Mode.TRAIN,
@@ -84,7 +84,7 @@ def yolo_loss(model: Any, batch: Any) -> Any:
 
 
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
-    """Made-up labels for the images, in the form that the task's loss reads."""
+    """Made-up labels for the images, in the form that the loss of the network's task expects."""
     head = network.model[-1]
     kind = type(head).__name__
     if kind == "Classify":

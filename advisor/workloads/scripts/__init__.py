@@ -1,4 +1,4 @@
-"""Training scripts as they are: run up to their loop, watched, and made into a workload without an edit."""
+"""Turn a training script into a workload without an edit: run it up to its loop, and watch its first step."""
 
 import os
 import symtable
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from advisor.files.paths import is_file
 
-TRAINED = 91  # exit code of a process that has come to an update of weights; programs and signals use others
+TRAINED = 91  # the exit code of a process that reached a weight update; programs and signals use other codes
 
 
 def is_script(target: str, directory: str, builder: str) -> bool:
@@ -19,19 +19,19 @@ def is_script(target: str, directory: str, builder: str) -> bool:
     try:
         names = symtable.symtable(path.read_text(encoding="utf-8", errors="replace"), target, "exec").get_symbols()
     except (SyntaxError, ValueError):
-        return False  # importing it says where
+        return False  # the import will report the line
     return not any(one.get_name() == builder and (one.is_assigned() or one.is_imported()) for one in names)
 
 
 class EndsAtUpdate:
-    """An attribute of a process that is pickled for a new interpreter; a forked one has its parent's hooks already."""
+    """Ends a spawned process at its first update, when it is unpickled there. A forked process inherits the hooks."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return end_at_update, ()
 
 
 def end_at_update() -> None:
-    """Have this process end at its first update. Nothing happens where the script has not imported torch."""
+    """Make this process end at its first weight update. Do nothing if the script has not imported torch."""
     if "torch" in sys.modules:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 

@@ -1,4 +1,4 @@
-"""A ``build()`` to complete, of a watched script's own lines. Run as a program of its own by ``init``."""
+"""Write a ``build()`` to complete, from the lines of a watched script. ``init`` runs this file as a program."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ from advisor.workloads.scripts.plain import batch_in_head
 from advisor.workloads.scripts.run import check_seen, places_of, watched
 from advisor.workloads.scripts.watch import NoLoopError, Seen
 
-_HEAD = '''"""What perf-advisor measures of {script}, in its own lines: complete those that are marked TODO.
+_HEAD = '''"""The parts of {script} that perf-advisor measures, in its own lines. Complete the lines with TODO.
 
 Then type: perf-advisor {file}
 """
@@ -39,7 +39,7 @@ def main(script: str, file: str, result: str) -> None:
 
 
 def draft_of(script: str, file: str) -> str:
-    """The text of ``file``. Raises TargetError where ``script`` fails, or does not train."""
+    """The text of ``file``. Raises TargetError if ``script`` fails or does not train."""
     from advisor.workloads.entrypoint import in_user_code
 
     seen = in_user_code(f"running {script}", lambda: watched(script, str(Path.cwd())))
@@ -54,7 +54,7 @@ def draft_of(script: str, file: str) -> str:
 
 
 def _imports(script: Path) -> Iterator[str]:
-    """The imports at the top of the script, and its own definitions if importing it runs nothing else."""
+    """The script's top-level imports, and an import of its definitions, with a TODO if that would run the script."""
     tree = ast.parse(script.read_text(encoding="utf-8"))
     for one in tree.body:
         if isinstance(one, ast.Import | ast.ImportFrom):
@@ -66,13 +66,13 @@ def _imports(script: Path) -> Iterator[str]:
 
 
 def _made(places: Sequence[Place]) -> Iterator[str]:
-    """The statements that make the parts, each with its place; for a missing part, a line to complete."""
+    """The statements that make the parts, each below its file and line; a TODO line for each missing part."""
     statements = {(place.file, place.line): place for place in sorted(places, key=lambda place: place.line)}
     for place in statements.values():
         yield f"# {Path(place.file).name}:{place.line}"
         yield textwrap.dedent("".join(linecache.getlines(place.file)[place.line - 1 : place.end_line])).rstrip()
     missing = [kind for kind in ("model", "optimizer", "loader") if not _names(places, kind)]
-    yield from (f"{kind} = ...  # TODO: it was not seen where this is made" for kind in missing)
+    yield from (f"{kind} = ...  # TODO: make it here; no statement that makes it was seen" for kind in missing)
 
 
 def _names(places: Sequence[Place], kind: str) -> list[str]:
@@ -85,7 +85,7 @@ def _step(seen: Seen) -> Iterator[str]:
     try:
         loop = seen.loop
     except NoLoopError:
-        yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
+        yield "    loss = ...  # TODO: the whole step, from the batch to the update"
     else:
         yield f"    # the loop at {Path(loop.where.file).name}:{loop.statement.lineno}"
         body = loop.statement.body
@@ -94,9 +94,9 @@ def _step(seen: Seen) -> Iterator[str]:
         yield f"    for {ast.unparse(target)} in [{item}]:"
         lines = linecache.getlines(loop.where.file)[body[0].lineno - 1 : body[-1].end_lineno]
         start = body[0].col_offset
-        lines[0] = " " * start + lines[0].encode()[start:].decode()  # a body on the line of its loop's head
+        lines[0] = " " * start + lines[0].encode()[start:].decode()  # the body may be on the line of the loop's head
         yield textwrap.indent(textwrap.dedent("".join(lines)), " " * 8).rstrip()
-    yield "    return loss  # TODO: the loss by its name above\n"
+    yield "    return loss  # TODO: use the name that the loss has above\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The files of a script: run from others in their place, and not written over once its step was seen."""
+"""The files of a script: changed source files are run in their place, and its existing files are not overwritten."""
 
 import builtins
 import contextlib
@@ -24,16 +24,16 @@ from advisor.files.paths import INSTALLED, PACKAGE, is_library, is_pythons_own
 from advisor.process.household import SOCKETS
 from advisor.process.meanwhile import replaced
 
-# Code that writes what it compiles. What else PyTorch writes is the script's, as by torch.save.
+# Code that may write files, since it writes compiled code. PyTorch's other writes (torch.save) are the script's.
 _COMPILERS = tuple(f"{folder}{part}" for folder in INSTALLED for part in ("torch/_", "torch/utils/cpp_ext", "triton/"))
-_BEGUN_S = time.time()  # seconds since the epoch: no trial made a file that is older
-_MOST_COPIED = 2**28  # bytes: a larger file that a script appends to, or changes in place, is not copied first
+_BEGUN_S = time.time()  # when this process began, in seconds since the epoch: no trial made an older file
+_MOST_COPIED = 2**28  # bytes: before a script appends to a file or changes it in place, smaller files are copied
 
 _run_in_place: dict[str, str] = {}
 
 
 def run_in_place(read_as: Mapping[str, str]) -> None:
-    """Run other files in place of the user's from now on, under the names of the user's files."""
+    """From now on, run other source files in place of the user's, under the names of the user's files."""
     _run_in_place.update(read_as)
     if read_as:
         get_code = compiled_by(lambda source, file: compile(source, file, "exec"))
@@ -41,7 +41,7 @@ def run_in_place(read_as: Mapping[str, str]) -> None:
 
 
 def compiled_by(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceFileLoader, str], CodeType | None]:
-    """Return a ``get_code`` of Python's loader that compiles the user's modules with another function."""
+    """Return a ``get_code`` for Python's source loader that compiles the user's modules with this function."""
     original: Callable[[SourceFileLoader, str], CodeType | None] = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
@@ -52,15 +52,15 @@ def compiled_by(compiled: Callable[[bytes, str], CodeType]) -> Callable[[SourceF
 
 
 def source_of(path: Path) -> bytes:
-    """The text of a file of the user's, or of the one that is run in its place."""
+    """The text of a user's file, or of the file that is run in its place."""
     source = Path(_run_in_place.get(str(path), path)).read_bytes()
-    if str(path) in _run_in_place:  # what looks at the lines of the code finds those
+    if str(path) in _run_in_place:  # tracebacks and inspect then show these lines
         with tokenize.open(_run_in_place[str(path)]) as file:
             linecache.cache[str(path)] = (len(source), None, file.readlines(), str(path))
     return source
 
 
-# Files that a script wrote, by where it looks for them, with where they lie: those of the user's stay as they are.
+# Maps each path that a script wrote to the temporary file with its content. The user's files are not changed.
 _written: dict[Path, str] = {}
 _numbers = itertools.count()
 _removed: set[Path] = set()  # folders of the user's that the script removed or moved, which stay too
@@ -69,12 +69,12 @@ _made: list[tuple[int, Path]] = []
 
 
 def _aside(file: Any) -> str | None:
-    """Where a file lies that the script wrote; None for another one."""
+    """The temporary file with the content that the script wrote to this path; None if it did not write there."""
     return _written.get(Path(file).absolute()) if _written and isinstance(file, str | os.PathLike) else None
 
 
 def _put_aside(file: Any) -> Any:
-    """The path to write a file to: a temporary file if it exists already; for rounds, also if its folder exists."""
+    """The path to write to: a temporary file if the file exists, or if new files go aside too and its folder exists."""
     if not isinstance(file, str | os.PathLike):
         return file
     path, folder = Path(file).absolute(), _folder()
@@ -99,7 +99,7 @@ def _open_aside(function: Callable[..., Any], file: Any, mode: str = "r", *args:
 
 
 def _move_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
-    """Move a file, unless a file is in the way. Folders, and files that were there before, stay."""
+    """Move a file that the script made. Old files are copied instead, and old folders stay."""
     if _aside(src):
         _written[Path(dst).absolute()] = _written.pop(Path(src).absolute())
     elif not _is_old(src):
@@ -117,7 +117,7 @@ def _copy_aside(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any)
 
 
 def _remove_nothing_old(function: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Remove a file or a folder, unless it was there before. The content of ``dir_fd`` was checked with its folder."""
+    """Remove a file or a folder that is not old. Paths with ``dir_fd`` were checked together with their folder."""
     if kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike):
         if _written.pop(Path(path).absolute(), None):
             return None
@@ -134,14 +134,14 @@ def _make_folder(function: Callable[..., Any], path: Any, *args: Any, **kwargs: 
 
 
 def remove_made_folders() -> None:
-    """Remove the folders that the script made in this process, such as a tracker's for its run, and their files."""
+    """Remove the folders that the script made in this process (a tracker's run folder, for example)."""
     for process, folder in reversed(_made):
         if process == os.getpid() and not _is_old(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_old(file: Any) -> bool:
-    """Whether a file, or one in a folder, was written before any trial began."""
+    """Whether a file, or any file in a folder, is older than this process."""
     if not isinstance(file, str | os.PathLike):
         return False
     path = Path(file)
@@ -169,18 +169,17 @@ def _guarded(*imported: tuple[str, str, int]) -> tuple[tuple[Any, str, Callable[
         (shutil, "rmtree", _remove_nothing_old),
         *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
         *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-        (torch.serialization, "_open_zipfile_writer", functools.partial(_write_aside, 0)),  # of any torch.save
-        (torch._C.ScriptModule, "save", functools.partial(_write_aside, 1)),
-        *((sys.modules[one], name, functools.partial(_write_aside, at)) for one, name, at in imported),
+        # torch.save calls this function. Scripts may have imported torch.save itself by name.
+        (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
     ]
     return tuple((owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers)
 
 
 @contextlib.contextmanager
 def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
-    """Redirect a script's writes to existing files: it writes copies instead, and later reads find the copies.
+    """Redirect a script's writes to existing files: it writes to copies, and later reads the copies.
 
-    Its new files are made where it makes them, unless they are to lie aside too. The compilers' caches are written.
+    With ``new_ones_too``, new files are redirected as well. The compilers of PyTorch still write to their caches.
     """
     guarded = _guarded(*((one, *function) for one, function in _WRITE.items() if one in sys.modules))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in guarded]
@@ -195,7 +194,7 @@ def writing_aside(*, new_ones_too: bool) -> Iterator[None]:
 
 
 def _for_scripts(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that acts as ``guarded``, except for compilers and ours, also when called by Python's modules."""
+    """A function that calls ``guarded`` for a script, and ``original`` for PyTorch's compilers and for this package."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         caller: FrameType | None = sys._getframe(1)

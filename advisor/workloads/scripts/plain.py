@@ -1,7 +1,7 @@
-"""The workload of an observed script: the parts of a plain loop, else a round of its loop; or what it predicts with.
+"""The workload of a watched script: the parts of its plain loop, or else a round of its loop, or its inference.
 
-Of a plain loop the statements from the batch to what ``backward`` is called on become ``loss(model, batch)``. Where it
-reads no loader, the statements that give their names values make the batches, as ``X, Y = get_batch()`` does.
+In a plain loop, the statements from the batch to the tensor with ``backward`` become ``loss(model, batch)``. If the
+loop reads no loader, its other statements make the batches (``X, Y = get_batch()``, for example).
 """
 
 import ast
@@ -31,16 +31,16 @@ from advisor.workloads.scripts.watch import ModelCall, NoLoopError, Seen, parame
 
 _MODEL, _BATCH = "__perf_advisor_model__", "__perf_advisor_batch__"
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)
-# Contexts that change nothing in a step that trains.
+# Contexts that do not change a training step.
 _PLAIN_CONTEXTS = frozenset({"enable_grad", "no_grad", "set_grad_enabled", "nullcontext", "record_function"})
 
 
 def workload_of(seen: Seen) -> Any:
-    """The workload that was seen. Raises NoLoopError where the loop can be neither taken apart nor run by itself."""
+    """The workload of a script. Raises NoLoopError if its loop can be neither split into parts nor run as a whole."""
     if seen.fitted is not None:
         return seen.fitted
     if seen.trains_elsewhere:
-        raise NoLoopError("processes that it starts train")
+        raise NoLoopError("the training runs in processes that the script starts")
     if seen.endless:
         return _whole(None, seen)
     if not seen.updates and not seen.by_hand:
@@ -54,9 +54,9 @@ def workload_of(seen: Seen) -> Any:
 
 
 def _plain(loop: FoundLoop, seen: Seen) -> Loop | None:
-    """The parts of a loop of one update of one model, as its text says them; None where it does more.
+    """The parts of a loop with one update of one model, taken from its source; None if the loop does more.
 
-    Of a loop without a loader two rounds were seen. Where no round clears the gradients, they add up over rounds.
+    A loop without a loader was watched for two rounds. A loop that never clears the gradients has no plain step.
     """
     rounds = 1 if seen.loader is not None else 2
     if len(seen.passes) != rounds or len(seen.updates) != 1 or len(seen.models) != 1 or not loop.clears:
@@ -69,7 +69,7 @@ def _plain(loop: FoundLoop, seen: Seen) -> Loop | None:
     if found is None:
         return None
     data, loss = found
-    made = ", its batches as the loop makes them" if isinstance(data, GivenBatches) else ""
+    made = ", on the batches that the loop makes" if isinstance(data, GivenBatches) else ""
     parts = f"measured: the model, the optimizer and the loss of the loop at {loop.place}{made}"
     return Loop(
         model=call.module,
@@ -84,12 +84,12 @@ def _plain(loop: FoundLoop, seen: Seen) -> Loop | None:
 
 
 def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
-    """A round of the script's loop as a step of its own; without a loop, an iteration of its one update."""
-    notes = ["one optimizer.step(closure) is all of the training; a call of its closure is the step"]
+    """A round of the script's loop as the step; without a loop, a closure call of the script's only update."""
+    notes = ["the training is one optimizer.step(closure); a call of its closure is the step"]
     if loop is not None:
         seen.updates += _other_optimizers([loop], seen)
         notes = [f"a round of the loop at {loop.place} is the step", *_beside(seen, "runs as it is")]
-    # What is trained may be an image, a copy of the weights, or what torch.func gives a module without values.
+    # Not every trained tensor is in a model: it may be an image, or weights that torch.func passes to a meta module.
     models = [one for one in seen.models or seen.called if not any(p.is_meta for p in one.parameters())]
     models = models or [nn.ParameterList(p for one in seen.updates for p in parameters_in(one))]
     step = _rounds_of(loop, seen)
@@ -105,12 +105,12 @@ def _whole(loop: FoundLoop | None, seen: Seen) -> Loop:
 
 
 def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
-    """Return the rounds of the script as ``step(batch) -> loss``; its loops start again from their beginning."""
+    """Return the rounds of the script as ``step(batch) -> loss``. A loop that ends starts again."""
     heads: list[Head] = []
     for one in itertools.dropwhile(lambda one: loop and one.place != loop.place, seen.loops if loop else ()):
         heads += filter(None, [Head.latest.get((one.where.code, one.statement.lineno))])
         made = _values_in(one.beside, one.where.names, ast.Store)
-        if any(isinstance(value, Optimizer) for value in made):  # a loop around it, as of several seeds, makes another
+        if any(isinstance(value, Optimizer) for value in made):  # an outer loop (over seeds) makes a new one
             break
     for head in heads:
         head.counts_to = None if seen.loader is None else length_of(seen.loader)
@@ -119,7 +119,7 @@ def _rounds_of(loop: FoundLoop | None, seen: Seen) -> ScriptStep:
 
 
 def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]:
-    """The optimizers that loops name, and whose parameters none of the updates trained."""
+    """The optimizers in the text of these loops whose parameters were not trained by the updates that were seen."""
     trained = {id(p) for one in seen.updates for p in parameters_in(one)}
     values = (value for loop in loops for value in _values_in([loop.statement], loop.where.names))
     named = {id(one): one for one in values if isinstance(one, Optimizer)}
@@ -127,29 +127,29 @@ def _other_optimizers(loops: Iterable[FoundLoop], seen: Seen) -> list[Optimizer]
 
 
 def _beside(seen: Seen, fate: str) -> list[str]:
-    """A sentence on the updates of other optimizers, such as the generator's around the loop of a critic."""
+    """Notes on the updates of other optimizers in outer loops (a generator's, around a critic's loop)."""
     return [f"updates by {type(one).__name__} around this loop {fate}" for one in _other_optimizers(seen.loops, seen)]
 
 
 def _samples(seen: Seen) -> int | None:
-    """The samples of one step: the rows that its models were given, once for each backward pass; None if unknown.
+    """The number of samples in one step: the rows of a model's input, times the backward passes; None if unknown.
 
-    A model that is called oftener than there are backward passes, as one that compares two images, got its samples
-    several times, in the largest call all of them; so did the discriminator of a generator that was called once.
+    The model with the fewest calls counts, by its largest call, and at most as many calls as there are backward
+    passes. More calls see the same samples again: a model that compares two images, or the discriminator of a GAN.
     """
     calls, backward_passes = seen.round or (seen.calls, 1)
     of_models = [[call for call in calls if call.module is model and call.gradients == "grad"] for model in seen.models]
     fewest = min(filter(None, of_models), key=len, default=[])
-    # The first input that is no single number, as the time of a step is; numbers in a row, as observed, are one sample.
+    # The first input with dimensions (a step's time has none). A row of floats is one sample (an observation).
     first = [[one for one in tensors_of((call.args, call.kwargs)) if one.dim()][:1] for call in fewest]
     rows = [one.shape[0] for found in first for one in found if one.dim() > int(one.is_floating_point())]
     return max(rows) * max(1, min(len(fewest), backward_passes)) if any(rows) else None
 
 
 def _inference_of(seen: Seen) -> Loop:
-    """The model of a script that updates nothing, on its loader, or else on the inputs of its last call."""
+    """The model of a script that makes no update, on the script's loader, or else on the inputs of its last call."""
     if seen.goes_backward:
-        raise NoLoopError("gradients are computed, and no optimizer of torch.optim makes an update with them in a loop")
+        raise NoLoopError("gradients are computed, but no optimizer of torch.optim makes an update in a loop")
     if not seen.calls:
         raise NoLoopError("no optimizer made an update, and no model was called")
     of_loader: list[ModelCall] = []
@@ -157,31 +157,31 @@ def _inference_of(seen: Seen) -> Loop:
         split = splitter(one.module, with_target=False)(seen.batch)
         of_loader += [one] if same_values((split.args, split.kwargs), (one.args, one.kwargs)) else []
     call = (of_loader or seen.calls)[-1]
-    inputs = "batches of its loader" if of_loader else "inputs of its last call, without the making of these inputs"
-    notes = [f"the script's model on the {inputs}; nothing was updated, so this is inference"]
+    inputs = "batches of its loader" if of_loader else "inputs of its last call (the time to make them is left out)"
+    notes = [f"the script's model on the {inputs}; it makes no update, so this is inference"]
     if of_loader and len(seen.calls) > 1:
-        notes.append("the script calls its models several times for a batch; its call with the batch is measured")
+        notes.append("the script calls models several times for each batch; only the call with the batch is measured")
     if seen.goes_on:
-        notes.append("the script was left while it went on predicting: if it trains later, let it come to that sooner")
+        notes.append("the script was paused while it predicted: if it trains later, make it train sooner")
     data = seen.loader if of_loader else _inputs_alone(call, seen)
     model = call.module.eval()
     if any(tensor.is_inference() for tensor in (*model.parameters(), *model.buffers())):
-        model = copy.deepcopy(model)  # autograd works with what was not made in inference mode
+        model = copy.deepcopy(model)  # autograd refuses tensors that were made in inference mode
     current = {**call.current, "infer.grad": call.gradients}
     return Loop(model=model, data=data, mode="infer", current=current, notes=notes)
 
 
 def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
-    """The inputs of a call as a batch. Raises NoLoopError for several models, or for inputs such as a cache."""
+    """The inputs of a call as a batch. Raises NoLoopError for several models, or for other inputs (a cache)."""
     if len(seen.models) > 1:
-        raise NoLoopError("no optimizer made an update, and none of several models was called with a loader's batch")
-    # Copies can be used by autograd, also those of tensors that were made in inference mode.
+        raise NoLoopError("no optimizer made an update, and no model was called with a loader's batch")
+    # Autograd refuses tensors that were made in inference mode, but accepts their copies.
     args, kwargs = map_tensors(lambda tensor: tensor.detach().clone(), (call.args, call.kwargs))
     named = {"args": args, "kwargs": kwargs}
     with contextlib.suppress(TypeError, ValueError):  # a forward without a signature
         named = inspect.signature(call.module.forward).bind(*args, **kwargs).arguments
     if not all(isinstance(leaf, torch.Tensor | int | float | str | None) for leaf in tree_leaves(named)):
-        problem = "no optimizer made an update, and the model was called with something else than a batch"
+        problem = "no optimizer made an update, and the inputs of the model's last call are not a batch"
         generates = "; `perf-advisor hf:NAME -- generate=64` measures how a model generates text"
         raise NoLoopError(problem + (generates if hasattr(call.module, "generate") else ""))
     alone = [*named.values()] if len(named) == 1 else []
@@ -190,7 +190,7 @@ def _inputs_alone(call: ModelCall, seen: Seen) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """A round of a loop: the statements before and after its backward pass, and the call that runs the pass.
+    """A round of a loop: the statements before and after its backward pass, and the call of the backward pass.
 
     ``names``: of the loop, and of the function that it calls for the pass; ``bound``: those that rounds may change.
     """
@@ -203,17 +203,17 @@ class _Round:
 
 
 def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, Callable[..., torch.Tensor]] | None:
-    """The data of a loop, and its loss of a batch, as its text computes that of one model.
+    """The data of a loop, and its loss as a function of one model and a batch, taken from the source of the loop.
 
-    A batch is what the loader gives; without one, the values of the names that the other statements make. None where
-    the text does not show it, where the loss is computed of something that is left of the round before, and where it
-    is no number for a batch. Blocks of autocast are taken out: that is a setting around the whole loss.
+    A batch comes from the loader; without a loader, it is the variables that the other statements make. None if the
+    source does not show the batch, if the loss needs values of the previous round, or if the loss is not a scalar.
+    Autocast blocks are removed, because autocast is a setting around the whole loss.
     """
     found = _round_of(loop, seen)
     if found is None or found.call.keywords or len(found.call.args) > 1 or trees.leaves(found.before):
         return None
     assert isinstance(found.call.func, ast.Attribute)
-    value = found.call.args[0] if found.call.args else found.call.func.value  # Accelerate's gets the loss
+    value = found.call.args[0] if found.call.args else found.call.func.value  # Accelerate's backward(loss)
     result = ast.copy_location(ast.Return(value), found.call)
     before = [one for one in found.before if not trees.clears(one)]
     data: Any = seen.loader
@@ -235,21 +235,21 @@ def written_parts(loop: FoundLoop, seen: Seen, model: nn.Module) -> tuple[Any, C
     exec(_compiled([defined], loop.where.file), inside)  # noqa: S102 - it is the user's own loop
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        """The statements of a round from its batch to what ``backward`` is called on."""
+        """The statements of a round, from its batch to the tensor whose ``backward`` is called."""
         return inside["computed"](model, batch)  # type: ignore[no-any-return]
 
     batch = seen.batch if seen.loader is not None else next(iter(data)) if isinstance(data, GivenBatches) else data
     try:
         computed = loss(model, batch) if taken.found else None
-    except Exception:  # a name that only the whole round gives a value to
+    except Exception:  # a name may be bound only in the whole round
         return None
     return (data, loss) if computed is not None and is_number(computed) and computed.requires_grad else None
 
 
 def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
-    """The round of a loop around its one backward pass, or around its call of the function that makes the pass.
+    """The round of a loop around its one backward pass, or around its call of a function with the backward pass.
 
-    None where the pass has options, where a round may do without it, and where functions call functions for it.
+    None if ``backward`` has options, if a round may skip it, or if it is more than one function call away.
     """
     stacks = {users_lines(each.at) for each in seen.passes}
     if len(stacks) != 1:
@@ -267,7 +267,7 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
     try:
         signature = inspect.signature(trees.value_of(outer.call.func, names))
         given = signature.bind(*outer.call.args, **{one.arg or "": one.value for one in outer.call.keywords}).arguments
-    except TypeError:  # such as of `**options`
+    except TypeError:  # the call may have `**options`
         return None
     if not all(isinstance(one, ast.expr) and not isinstance(one, ast.Starred) for one in given.values()):
         return None
@@ -280,10 +280,10 @@ def _round_of(loop: FoundLoop, seen: Seen) -> _Round | None:
 
 
 def _around(name: str, line: int, block: list[ast.stmt], names: dict[str, Any], bound: set[str]) -> _Round | None:
-    """The statements around the call of a name at a line, also those of the blocks that lead to it.
+    """The statements around the call of a function at a line, with those of the enclosing blocks.
 
-    A loop around it has one round, since one call was seen. None under a context that changes something, for a
-    backward pass under a condition that may differ from round to round, and where a statement does more than to call.
+    An inner loop runs once, since one call was seen. None if the call is inside a context that changes the step, if a
+    backward pass is under a condition that may vary between rounds, or if its statement is not a simple one.
     """
     calls = [one for one in trees.calls_of(name, block) if one.lineno <= line <= (one.end_lineno or 0)]
     if len(calls) != 1:
@@ -309,8 +309,8 @@ def _made(
 ) -> tuple[ast.expr | None, list[ast.stmt], Any]:
     """The names of a batch, the statements that use it, and the batches that the other statements of a round make.
 
-    The statements after those that use a batch make the next one. If none does, the only batch are the tensors that
-    each round uses, if the model gets one of them. No names if other statements need the loss's results, or a model.
+    The other statements make the next batch. If they make none, the tensors that every round uses are the only batch,
+    if one of them is an input of the model. The names are None if those statements need a model or the loss's results.
     """
     of_model = [any(one is model for one in _values_in([statement], found.names)) for statement in used]
     using = used[of_model.index(True) :] if any(of_model) else []
@@ -339,7 +339,7 @@ def _made(
 
 
 def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLoop) -> Callable[[], Iterator[Any]]:
-    """The batches that statements make, for each of the loop's items where they read those, in names of their own."""
+    """A function that yields batches by running statements repeatedly, on the loop's items if they use them."""
     head, first = loop.statement, list[ast.stmt]()
     items: Any = itertools.count
     if isinstance(head, ast.For) and trees.bound_by(head) & trees.read_in(*making, row):
@@ -349,8 +349,8 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
     names = copy.copy(found.names)
 
     def batches() -> Iterator[Any]:
-        for names[_BATCH] in items():  # the user's own loop
-            exec(code, names)  # noqa: S102
+        for names[_BATCH] in items():
+            exec(code, names)  # noqa: S102 - it is the user's own loop
             yield names[_BATCH]
 
     return batches
@@ -359,7 +359,7 @@ def _made_by(making: list[ast.stmt], row: ast.expr, found: _Round, loop: FoundLo
 def _values_in(
     statements: Iterable[ast.AST], names: dict[str, Any], context: type[ast.expr_context] = ast.expr_context
 ) -> Iterator[Any]:
-    """The values of the names that statements read (``ast.Load``), bind (``ast.Store``), or have in either way."""
+    """The values of the names that statements read (``ast.Load``) or bind (``ast.Store``); by default, of both."""
     return (trees.value_of(node, names) for node in trees.names_in(statements) if isinstance(node.ctx, context))
 
 
@@ -368,13 +368,13 @@ def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.expr:
 
 
 class _Takes(ast.NodeTransformer):
-    """Puts the function's own model in the place of the script's, and leaves what blocks of autocast hold."""
+    """Replaces the script's model by the function's parameter, and autocast blocks by their statements."""
 
     def __init__(self, names: dict[str, Any], model: nn.Module) -> None:
         self._names, self._model, self.found = names, model, False
 
     def visit(self, node: ast.AST) -> Any:
-        """The node, the name of the model, or the statements of a block."""
+        """Return the node, or else the name of the model, or the statements of an autocast block."""
         if isinstance(node, ast.Name | ast.Attribute) and trees.value_of(node, self._names) is self._model:
             self.found = True
             return ast.copy_location(ast.Name(_MODEL, ast.Load()), node)
@@ -386,7 +386,7 @@ class _Takes(ast.NodeTransformer):
         if not isinstance(context, ast.Call):
             return isinstance(trees.value_of(context, self._names), torch.autocast)
         kind = trees.value_of(context.func, self._names)
-        # A block with ``enabled=False``, which keeps its part from the casts around it, stays.
+        # A block with ``enabled=False`` stays, because its statements must not be cast.
         off = (one.arg == "enabled" and getattr(one.value, "value", None) is False for one in context.keywords)
         return isinstance(kind, type) and issubclass(kind, torch.autocast) and not any(off)
 
@@ -396,7 +396,7 @@ def _compiled(statements: list[ast.stmt], file: str) -> Any:
 
 
 def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of the batch in the head of a ``for`` loop, whose item it is or a part of, as behind a count."""
+    """The name of the batch in the head of a ``for`` loop: its target, or a part of it (after enumerate's count)."""
     if not isinstance(loop.statement, ast.For) or seen.loader is None:
         return None
     target, names = loop.statement.target, loop.where.names
@@ -409,7 +409,7 @@ def batch_in_head(loop: FoundLoop, seen: Seen) -> ast.expr | None:
 
 
 def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.expr | None:
-    """The name of the batch that a loop reads with one ``next``. That statement is taken out. None without one."""
+    """The name of a batch that the loop reads by ``next()``; None without one. Removes the statement from ``block``."""
     lines = {line for code, line in seen.reads if code is loop.where.code and trees.holds(loop.statement, line)}
     inner = [one for one in trees.walk(loop.statement.body) if isinstance(one, trees.Loop)]
     for place, one in enumerate(block):
@@ -422,7 +422,7 @@ def batch_in_body(block: list[ast.stmt], loop: FoundLoop, seen: Seen) -> ast.exp
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nested structures of tensors hold the same values, on any device."""
+    """Whether two nested structures of tensors hold the same values, even on different devices."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one is other or (one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu()))
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):

@@ -1,4 +1,4 @@
-"""A script run as ``python train.py`` would run it, up to the end of its first whole step."""
+"""Run a script as ``python train.py`` does, up to the end of its first whole step."""
 
 import ast
 import contextlib
@@ -30,7 +30,7 @@ from advisor.workloads.scripts.watch import NoLoopError, Seen, Watch
 
 
 def script_workload(script: str, directory: str) -> Any:
-    """Run a script, with its arguments in ``sys.argv``, and return its loop. Raises TargetError, and what it raises."""
+    """Run a script with ``sys.argv``, and return its loop. Raises TargetError, or any error of the script."""
     seen = watched(script, directory)
     try:
         workload = workload_of(seen)
@@ -40,19 +40,19 @@ def script_workload(script: str, directory: str) -> Any:
             workload.places = tuple(place_of_call("arguments", "TrainingArguments", files))
         elif isinstance(workload, Loop):
             workload.places = tuple(places_of(seen, workload.models or [workload.model]))
-        return workload  # noqa: TRY300 - the places are of the same try
+        return workload  # noqa: TRY300 - finding the places may also raise NoLoopError
     except NoLoopError as problem:
         check_seen(script, seen)
-        hint = f"`perf-advisor init {script}` writes a build() to complete, filled in from it."
+        hint = f"`perf-advisor init {script}` writes a build() from the script's lines, for you to complete."
         raise TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", hint) from problem
-    finally:  # the paused script holds it, and with it tensors
+    finally:  # the paused script keeps these lists, and with them tensors
         for one in (seen.frames, seen.called_at, seen.calls):
             one.clear()
         seen.batch = seen.round = None
 
 
 def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
-    """The places of a script's files where settings of these models can be written."""
+    """The places in a script's files where settings of these models can be written."""
     views = [where for where in seen.frames or seen.called_at if where.is_users]
     yield from places_of_made(seen.made, views, models, seen.optimizers, seen.loader)
     yield from place_of_call("compile call", "torch.compile", dict.fromkeys(view.file for view in views))
@@ -65,7 +65,7 @@ def places_of(seen: Seen, models: Sequence[Any]) -> Iterator[Place]:
 
 
 def watched(script: str, directory: str) -> Seen:
-    """Run a script until its first whole step is done, or to its end, and return the records."""
+    """Run a script until its first whole step is done, or to its end, and return what was seen."""
     path = Path(directory, script).resolve()
     source = source_of(path)
     module = ModuleType("__main__")
@@ -84,12 +84,12 @@ def watched(script: str, directory: str) -> Seen:
         except SystemExit as error:
             if error.code:
                 raise
-        except Exception:  # as of one that cannot go on without what it started
+        except Exception:  # a script may fail because the processes that it started have ended
             if not watch.looks_elsewhere():
                 raise
         finally:
             if os.getpid() != watch.seen.script.pid:
-                os._exit(0)  # a process that the script forked has come to its end
+                os._exit(0)  # this is a process that the script forked
             watch.looks_elsewhere()
 
     watch = Watch(Script(run))
@@ -105,7 +105,7 @@ def watched(script: str, directory: str) -> Seen:
 
 
 def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
-    """The package that a script's relative imports are from, as ``python -m`` finds it; empty without such imports."""
+    """The package of a script with relative imports, as for ``python -m``; empty without such imports."""
     levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     if not levels:
         return ()
@@ -114,24 +114,24 @@ def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
 
 
 def terminal_as_input() -> None:
-    """Have a terminal of 80 columns as standard input, for scripts that ask it for its size; nobody types there."""
+    """Make standard input a terminal of 80 columns without a user, because some scripts ask for its size."""
     with contextlib.suppress(OSError):
         ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (24, 80))
-        os.write(ours, b"\x04" * 64)  # what a person types to end it
+        os.write(ours, b"\x04" * 64)  # Ctrl+D: the end of the input
         os.dup2(theirs, 0)
         os.close(theirs)
 
 
 def check_seen(script: str, seen: Seen) -> None:
-    """Raise TargetError where nothing of a training was seen in the script's own thread and process."""
+    """Raise TargetError if the script's own thread and process neither trained nor called a model."""
     if seen.updates or (seen.calls and not seen.starts_processes):
         return
     if seen.starts_processes:
         raise TargetError(
             f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
-            "Let one process train, with the script's own options after --, or have torchrun start them (then --gpus N "
-            "does); or write a build() that returns its parts.",
+            "Give options after -- with which the script trains in one process. Or write it for torchrun, and start it "
+            "with --gpus N. Or write a build() that returns its parts.",
         )
     made = f"name the function that makes your model, as in {script}:build"
     raise TargetError(

@@ -1,7 +1,7 @@
-"""A script on a stack of its own, which is paused once in each round of its loop and goes on where it was left.
+"""A script on its own stack (a greenlet). It is paused once in each round of its loop, and continues from there.
 
-Nothing of the script ends where it is paused: its generators, ``with`` blocks and variables stay as they are, also in a
-process that is forked meanwhile. Its loops have heads, by which they begin anew where their items end.
+A paused script keeps its generators, ``with`` blocks and variables, even in a process that is forked during the
+pause. Its loops iterate over a :class:`Head`, which starts again when the items end.
 """
 
 import ast
@@ -26,16 +26,16 @@ from advisor.workloads.loop import MOST_KEPT
 
 _HEAD = "__perf_advisor_head__"
 _TRAINS = frozenset({"backward", "step"})
-_WRAPPED = ("iterable", "iter")  # the names under which tqdm's and click's bars hold what they wrap
-# Scripts that were not run to their end: what would end with them, as their `finally` blocks, never runs.
+_WRAPPED = ("iterable", "iter")  # the attributes of tqdm's and click's bars for the wrapped iterable
+# Keeps paused scripts alive, so that their `finally` blocks and destructors never run.
 _PAUSED: list[greenlet] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Where a round ends: at a ``read``, before an ``update``, or behind a ``backward`` pass.
+    """The end of a round: before a ``read`` of the loader, before an ``update``, or after a ``backward`` pass.
 
-    ``at`` is the loader that is read, or the lines of the user's; None for any lines.
+    ``at`` is the loader, or the user's lines that make the call; None for any lines.
     """
 
     event: str = ""
@@ -43,23 +43,23 @@ class Pause:
 
 
 class Script:
-    """A function that is paused from within, by itself or what it calls."""
+    """A function that can be paused by code that it calls."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._greenlet = greenlet(lambda *_: run())
         self._greenlet.gr_context = contextvars.copy_context()
         self._outside: Any = None
-        self.pid = os.getpid()  # of the process that lets it go on
-        self.begins: Callable[[], None] | None = None  # called in the script when it goes on
+        self.pid = os.getpid()  # the process that resumed it last
+        self.begins: Callable[[], None] | None = None  # is called in the script when it is resumed
         _PAUSED.append(self._greenlet)
 
     @property
     def runs(self) -> bool:
-        """Whether the code that asks is the script's, in its thread."""
+        """Whether the current code runs inside the script."""
         return getcurrent() is self._greenlet
 
     def go_on(self, given: Any = None) -> bool:
-        """Let the script run until its next pause, with this value. Return False if it has ended."""
+        """Resume the script with this value until its next pause. Return False if it has ended."""
         if self._greenlet.dead:
             return False
         self.pid, self._greenlet.parent = os.getpid(), getcurrent()
@@ -71,7 +71,7 @@ class Script:
     def pause(self) -> Any:
         """Pause the script here. Return the value that it is resumed with."""
         own, parent = _modes(), self._greenlet.parent
-        afterwards = None if own == self._outside else own  # as in a `with` block around the loop; else each step's
+        afterwards = None if own == self._outside else own  # modes of a `with` around the loop must stay
         assert parent is not None, "another greenlet resumed the script"
         infers = torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
         with infers, _modes_afterwards(afterwards):
@@ -82,16 +82,16 @@ class Script:
 
 
 def _modes() -> tuple[Any, ...]:
-    """The modes of PyTorch in this thread: autocast and gradients. All code in the thread shares them."""
+    """PyTorch's modes (autocast and gradients). All code in a thread shares them, so a pause must restore them."""
     casts = tuple((one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda"))
     torch.autocast_increment_nesting()
-    around = torch.autocast_decrement_nesting()  # active autocasts; at 0 PyTorch forgets the weights that it has cast
+    around = torch.autocast_decrement_nesting()  # active autocasts; at 0 PyTorch drops its cache of cast weights
     return casts, around, torch.is_grad_enabled()
 
 
 @contextlib.contextmanager
 def _modes_afterwards(modes: tuple[Any, ...] | None) -> Iterator[None]:
-    """Set modes at the end of a block; None for those at the end."""
+    """Set these modes at the end of a block; if None, keep the modes that are on then."""
     try:
         yield
     finally:
@@ -107,16 +107,16 @@ def _modes_afterwards(modes: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 class Head(Iterator[Any]):
-    """The items of a loop. While it ``goes_on``, they start again at their end, and counts after some rounds."""
+    """The items of a loop. If ``goes_on`` is set, they start again at their end, and a count after ``counts_to``."""
 
-    #: The latest of each loop, by its code and line.
+    #: The latest head of each loop, by the loop's code and line.
     latest: ClassVar[MutableMapping[tuple[CodeType, int], "Head"]] = weakref.WeakValueDictionary()
 
     def __init__(self, items: Iterable[Any]) -> None:
         frame = sys._getframe(1)
         self.latest[frame.f_code, frame.f_lineno] = self
         self.goes_on = False
-        self.item: Any = None  # the latest one, until it goes on
+        self.item: Any = None  # the latest item; None once ``goes_on`` is set
         self.counts_to: int | None = None
         self._items, self._iterator = items, iter(items)
         self._is_counted = _counts(items)
@@ -124,7 +124,7 @@ class Head(Iterator[Any]):
         self._first: int | None = None
 
     def __next__(self) -> Any:
-        """The next item, with the count of its place in this pass."""
+        """The next item; its count by ``enumerate`` starts again too."""
         try:
             item = next(self._iterator)
         except StopIteration:
@@ -145,7 +145,7 @@ class Head(Iterator[Any]):
 
 
 def with_heads(source: bytes, file: str) -> CodeType:
-    """Compile a file whose loops that train have a :class:`Head`. Raises SyntaxError."""
+    """Compile a file so that its training loops iterate over a :class:`Head`. Raises SyntaxError."""
     setattr(builtins, _HEAD, Head)
     tree = ast.parse(source, file)
     if any(name.encode() in source for name in _TRAINS):
@@ -157,7 +157,7 @@ def with_heads(source: bytes, file: str) -> CodeType:
 
 
 def _counts(items: Any) -> bool:
-    """Whether ``enumerate`` counts these items, also inside progress bars."""
+    """Whether ``enumerate`` counts these items, even inside progress bars."""
     while items is not None and type(items) is not enumerate:
         items = next((one for one in (getattr(items, name, None) for name in _WRAPPED) if one is not None), None)
     return items is not None
@@ -165,7 +165,7 @@ def _counts(items: Any) -> bool:
 
 @contextlib.contextmanager
 def patched(*wrappers: tuple[Any, str, Callable[..., Any]]) -> Iterator[None]:
-    """Have ``wrapper(function, *args)`` called in place of functions, each given by its owner and its name."""
+    """Inside this context, call ``wrapper(function, *args)`` for each function, given by its owner and name."""
     with contextlib.ExitStack() as stack:
         for owner, name, wrapper in wrappers:
             stack.enter_context(replaced(owner, name, _wrapped(getattr(owner, name), wrapper)))
@@ -182,6 +182,6 @@ def _wrapped(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Calla
 
 @contextlib.contextmanager
 def without_workers(loader: Any) -> Iterator[None]:
-    """Have a loader iterated by the process itself."""
+    """Inside this context, iterate a loader in this process, without workers."""
     with replaced(loader, "num_workers", 0), replaced(loader, "timeout", 0):
         yield

@@ -1,4 +1,4 @@
-"""Watches a script's calls through the hooks of PyTorch until one whole step is done, and pauses it there."""
+"""Watch a script's calls through PyTorch's hooks until one whole step is done, and pause the script there."""
 
 import contextlib
 import itertools
@@ -29,50 +29,50 @@ from advisor.workloads.scripts import TRAINED, EndsAtUpdate
 from advisor.workloads.scripts.files import writing_aside
 from advisor.workloads.scripts.running import Pause, Script, patched, without_workers
 
-_MOST_CALLS = 64  # that are kept, with what they were called with: those of a step; before a loop may be thousands
-# Modules of TensorBoard whose threads write what is logged.
+_MOST_CALLS = 64  # the model calls that are kept with their inputs; enough for a step
+# TensorBoard's modules whose threads write the logs.
 _LOGGERS = ("tensorboard.summary.writer.event_file_writer", "tensorboardX.event_file_writer")
 _PYTORCHS = re.compile(f"({'|'.join(INSTALLED)})torch/")
-# A script without an optimizer that predicts for so long does only that; a server's loop never ends. Seconds.
+# Seconds of predicting without an optimizer after which a script is paused, since a server's loop never ends.
 _PREDICTS_S = 10.0
-_MOST_ROUNDS = 1000  # an optimizer that makes more of them in one update is all of a training
-_GRACE_S = 5.0  # within which a process ends that is killed: seconds
+_MOST_ROUNDS = 1000  # an optimizer with more iterations in one update does the whole training in it
+_GRACE_S = 5.0  # the longest wait for a killed process to end, in seconds
 
 
 class NoLoopError(Exception):
-    """Raised, with the reason, where no loop of a script can be measured."""
+    """The reason why no loop of a script can be measured."""
 
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of a module with parameters, outside any other such call, and the state of autograd and autocast."""
+    """A call of a module with parameters, outside of other such calls, and the state of autograd and autocast."""
 
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     autocast: str
     gradients: str = "grad"
-    trains: bool = True  # it was in training mode
+    trains: bool = True  # the module was in training mode
 
     @property
     def current(self) -> dict[str, Any]:
-        """The settings that the call was made under, beside those of inference."""
+        """The settings under which the call was made, without those of inference."""
         return {} if self.autocast == "none" else {"precision.autocast": self.autocast}
 
 
 @dataclass(slots=True)
 class Seen:
-    """The observations of a script."""
+    """The record of what a watched script did."""
 
     script: Script
-    pause: Pause | None = None  # where the script was left
-    fitted: Any = None  # what a library's trainer was asked to train
+    pause: Pause | None = None  # where the script was paused
+    fitted: Any = None  # the object that a library's trainer trains
 
     # The data.
-    loader: Any = None  # of the step
-    batch: Any = None  # that the step used
-    reads: set[Line] = field(default_factory=set)  # where it was read, up the stack
-    # The loader of each iterator that the script made. Such a loader has no workers.
+    loader: Any = None  # the loader of the step
+    batch: Any = None  # the batch that the step used
+    reads: set[Line] = field(default_factory=set)  # the lines on the stack when the batch was read
+    # Maps the iterators that the script made to their loaders. The iterators have no workers.
     iterators: MutableMapping[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
 
     # The step.
@@ -82,23 +82,23 @@ class Seen:
     calls: list[ModelCall] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)  # backward passes
     updates: list[Optimizer] = field(default_factory=list)
-    round: tuple[Sequence[ModelCall], int] | None = None  # the calls and the number of passes up to the last update
-    casts: str = "none"  # the type of autocast around a module, also inside another
+    round: tuple[Sequence[ModelCall], int] | None = None  # the calls and number of passes before the last update
+    casts: str = "none"  # the type of autocast around any module, even around an inner module
     clip_norm: float | None = None
-    changes_gradients: bool = False  # they were made or clipped in another way than by that norm
-    endless: bool = False  # one update is all of the training
-    by_library: bool = False  # a library makes updates in a loop of its own, which reads no loader
+    changes_gradients: bool = False  # backward had options, or gradients were not clipped by ``clip_norm`` alone
+    endless: bool = False  # one update is the whole training
+    by_library: bool = False  # a library makes the updates in its own loop, which reads no loader
     by_hand: bool = False  # no optimizer makes the updates; ``frames`` is the stack at the second backward pass
 
-    # What is no step.
-    goes_backward: bool = False  # gradients were computed at some time
-    starts_processes: bool = False  # or forks them
-    trains_elsewhere: bool = False  # one of them came to an update
-    goes_on: bool = False  # it was left while it predicted, without an end in sight
+    # Events outside of the step.
+    goes_backward: bool = False  # the script computed gradients
+    starts_processes: bool = False  # the script started or forked processes
+    trains_elsewhere: bool = False  # one of these processes made an update
+    goes_on: bool = False  # the script was paused while it predicted
 
     @property
     def loop(self) -> FoundLoop:
-        """The loop that the first update was made in. Raises NoLoopError where no source has one that fits.
+        """The loop in which the first update was made. Raises NoLoopError if no source code has such a loop.
 
         With a loader it is the innermost loop that reads the loader; else the innermost one with a backward pass.
         """
@@ -109,10 +109,10 @@ class Seen:
 
     @property
     def loops(self) -> list[FoundLoop]:
-        """All loops of the script's own that the first update was made in, innermost first.
+        """The script's own loops around the first update, innermost first; or else a library's loops around it.
 
-        Else those by which a library reads the loader, and not those in which it calls a function that does. A library
-        that reads none has all loops around the update, but for PyTorch's.
+        If the library reads the loader, these are only the loops that read it. If the library reads no loader, these
+        are all loops around the update except PyTorch's.
         """
         users = [where for where in self.frames if where.is_users]
         if found := [loop for at, where in enumerate(users) for loop in loops_around(where, users[:at])]:
@@ -127,27 +127,27 @@ class Seen:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that made an update, each once."""
+        """The optimizers that made an update, each once."""
         return list({id(one): one for one in self.updates}.values())
 
     @property
     def models(self) -> list[nn.Module]:
-        """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
+        """The called modules with parameters that were updated; without updates, with any parameters."""
         trained = {id(p) for one in self.updates for p in parameters_in(one)}
         return [m for m in self.called if any(not trained or id(p) in trained for p in m.parameters())]
 
     @property
     def called(self) -> list[nn.Module]:
-        """The modules with parameters that were called, each once."""
+        """The called modules with parameters, each once."""
         return list({id(call.module): call.module for call in self.calls}.values())
 
 
 class Watch:
     """The hooks while a script runs. ``seen`` grows until the script is paused.
 
-    The script is paused at the end of the first round: where it reads the loader of the step again; without one, before
-    the next update at the lines of the first, behind another backward pass. An update outside of any loop, as one that
-    makes the optimizer's state, is passed over. From the first update on also new files lie aside.
+    The script is paused at the end of its first round: when it reads the loader again, or, without a loader, before
+    the next update at the same lines. An update outside of any loop is ignored (some scripts make one to create the
+    optimizer's state). After the first update, new files go aside too.
     """
 
     def __init__(self, script: Script) -> None:
@@ -158,14 +158,14 @@ class Watch:
         self._makes_optimizers = False
         self._predicts_since: float | None = None
         self._owners = 0
-        self._called: set[Line] = set()  # since the last batch was read
-        self._called_before: set[Line] = set()  # as by a loop that reads the next batch before it goes backward
+        self._called: set[Line] = set()  # the lines of model calls since the last batch was read
+        self._called_before: set[Line] = set()  # and before it: a loop may read ahead before its backward pass
         self._update_at: tuple[Line, ...] = ()  # the lines of the first update
         self._ahead: Any = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
-        """Watch the code inside this context."""
+        """Watch the code that runs inside this context."""
         with contextlib.ExitStack() as stack:
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._before_forward),
@@ -186,7 +186,7 @@ class Watch:
                 (multiprocessing.process.BaseProcess, "start", self._on_new_process),
                 (os, "fork", self._on_fork),
                 (torch.distributed, "init_process_group", _on_process_group),
-                # Of a module, not of the function spawn().
+                # ``torch.multiprocessing.spawn`` is a function; this is the module of the same name.
                 (sys.modules["torch.multiprocessing.spawn"], "start_processes", self._on_spawn),
             )
             stack.enter_context(patched(*wrappers))
@@ -196,7 +196,7 @@ class Watch:
             yield self.seen
 
     def _stop_watching(self) -> None:
-        """Watch no more, also where the script has taken one of the functions by a name of its own."""
+        """Stop watching. The script may still hold watched functions under its own names: those do nothing then."""
         self._is_on = False
         if self.seen.trains_elsewhere:
             for process in self._started:
@@ -205,7 +205,7 @@ class Watch:
                     process.join(_GRACE_S)
 
     def _leave(self, event: str = "", at: Any = None) -> Any:
-        """Pause the script at an event for good; what it is given when it goes on nevertheless."""
+        """Pause the script at an event, and stop watching. Return the value with which it is resumed."""
         self.seen.pause, self._is_on = Pause(event, at), False
         return self.seen.script.pause()
 
@@ -218,7 +218,7 @@ class Watch:
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
         if not self._is_ours() or not any(True for _ in module.parameters()):
             return
-        *named, output = rest  # of a call that failed PyTorch gives no keywords
+        *named, output = rest  # after a call that failed, PyTorch passes no keyword arguments
         kwargs: dict[str, Any] = named[0] if named else {}
         self._owners = max(0, self._owners - 1)
         if output is None or self._owners:
@@ -256,10 +256,10 @@ class Watch:
         return result
 
     def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
-        """Iterate without workers: their processes would disturb forks, and one step needs none."""
+        """Iterate a loader without workers: worker processes would disturb forks, and one step needs none."""
         with without_workers(loader):
             iterator = function(loader)
-        around = sys._getframe(2).f_locals.get("self")  # Accelerate's loader, which reads PyTorch's
+        around = sys._getframe(2).f_locals.get("self")  # Accelerate's loader wraps PyTorch's
         self.seen.iterators[iterator] = around if getattr(around, "base_dataloader", None) is loader else loader
         return iterator
 
@@ -269,12 +269,12 @@ class Watch:
         if self._is_ours() and trained and loader is self.seen.loader is not None and gradients() == "grad":
             return self._leave("read", loader)
         batch = given = function(iterator)
-        if hasattr(loader, "base_dataloader"):  # Accelerate's reads a batch ahead
+        if hasattr(loader, "base_dataloader"):  # Accelerate reads a batch ahead
             given, self._ahead = self._ahead, batch
-        # A script that trains evaluates where it computes no gradients, as within a round.
+        # A training script that reads another loader without gradients evaluates.
         evaluates = self._makes_optimizers and gradients() != "grad" and self.seen.loader not in (None, loader)
         if self._is_ours() and loader is not None and not self.seen.updates and not evaluates:
-            if not self.seen.passes:  # of an earlier batch, as of a validation before the training
+            if not self.seen.passes:  # the calls were for an earlier batch (a validation before the training)
                 self.seen.calls.clear()
             self.seen.passes.clear()
             self._called, self._called_before = set(), self._called or self._called_before
@@ -286,9 +286,9 @@ class Watch:
 
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self.seen.script.pid:
-            os._exit(TRAINED)  # a process that the script forked has reached a loop: that is not the one to measure
+            os._exit(TRAINED)  # this is a process that the script forked; its loop is not measured
         has_closure = len(args) > 1 or kwargs.get("closure") is not None
-        iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # of LBFGS
+        iterations = [group.get("max_iter", 0) for group in optimizer.param_groups]  # LBFGS has them
         if not self._is_ours() or not (has_closure or _has_gradients(optimizer)):
             return
         place = users_lines(lines_up(sys._getframe(1)))
@@ -312,7 +312,7 @@ class Watch:
                     self.seen.loader = self.seen.batch = None
 
     def _is_in_loop(self, frames: list[Where]) -> bool:
-        """Whether the update of a stack is made in a loop; the loader that this does not read is none of the step's."""
+        """Whether the update of a stack is made in a loop. If so, drop a loader that this loop does not read."""
         try:
             loop = replace(self.seen, frames=frames).loop
         except NoLoopError:
@@ -352,7 +352,7 @@ class Watch:
         self._started.append(process)
 
     def _on_spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """End the search where ranks are started: the loops run in those processes."""
+        """Pause the script before it spawns ranks: the loops run in those processes."""
         if not self._is_ours() or self.seen.updates:
             return function(*args, **kwargs)
         self.seen.starts_processes = self.seen.trains_elsewhere = True
@@ -363,19 +363,19 @@ class Watch:
         return function()
 
     def looks_elsewhere(self) -> bool:
-        """Whether a process that the script started has come to an update, and the script itself to none."""
+        """Whether a process that the script started made an update, while the script itself made none."""
         for process in self._started if not self.seen.updates else ():
             with contextlib.suppress(ValueError):  # the script has closed it
                 self.seen.trains_elsewhere |= process.exitcode == TRAINED
         return self.seen.trains_elsewhere
 
     def _is_ours(self) -> bool:
-        """Whether this is the script's own thread in its own process, while it is watched."""
+        """Whether the script is watched, and the current code runs in its own thread and process."""
         return self._is_on and self.seen.script.runs and os.getpid() == self.seen.script.pid
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
-    """The object that a library's trainer on the stack trains, as the adapters take it; None without a trainer."""
+    """The object that a library's trainer on the stack trains, in the form for its adapter; None without a trainer."""
     for where in frames:
         names, library = where.frame.f_locals, where.frame.f_globals.get("__name__", "")
         function = where.frame.f_code.co_name
@@ -392,14 +392,14 @@ def fitted_by_library(frames: list[Where]) -> Any:
 
 
 def _on_process_group(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let the only rank of a script take any port: the other trials of a session run the script at the same time."""
+    """Let a script with one rank use any free port, since other trials run the same script at the same time."""
     if os.environ.get("WORLD_SIZE") == "1":
         os.environ["MASTER_PORT"] = "0"
     return function(*args, **kwargs)
 
 
 def _on_new_thread(function: Callable[..., Any], thread: Any) -> None:
-    """Start a thread, but none that writes logs: it would not be in a fork, and its queue would fill up there."""
+    """Start a thread, unless it writes logs: a forked process lacks the thread, so its queue would fill up."""
     if type(thread).__module__ in _LOGGERS:
         thread._queue.put = thread.join = lambda *_, **__: None
     else:
@@ -416,13 +416,13 @@ def parameters_in(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def autocast() -> str:
-    """The type that autocast casts to at present, ``none`` where it is off."""
+    """The current type of autocast; ``none`` if it is off."""
     devices = (device for device in ("cuda", "cpu") if torch.is_autocast_enabled(device))
     return next((str(torch.get_autocast_dtype(device)).removeprefix("torch.") for device in devices), "none")
 
 
 def gradients() -> str:
-    """The value of the setting ``infer.grad`` that is in force."""
+    """The current value of the setting ``infer.grad``."""
     if torch.is_inference_mode_enabled():
         return "inference_mode"
     return "grad" if torch.is_grad_enabled() else "no_grad"
