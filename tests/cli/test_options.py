@@ -199,7 +199,7 @@ def test_a_session_is_resumed_with_another_budget():
         (["m:b", "--accept", "batch_size=-2"], "--accept: batch_size has no value -2", "Choose one such as 0, 8"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
         (["m:b", "--export", "m.onnx"], "m.onnx has no ending of a known format", ".yaml, .yml, .pt2 or .cache"),
-        (["m:b", "--export", "x.yaml", "--json", "./x.yaml"], "--json and --export name the same file", "own"),
+        (["m:b", "--export", "x.yaml", "--json", "./x.yaml"], "--json and --export name the same file", "different"),
         (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),
         (["m:b", "c:d"], "'c:d' is one argument too many", "--help"),
         (["--headless"], "no target", "perf-advisor demo"),

@@ -111,7 +111,7 @@ def test_a_changed_file_of_an_earlier_export_is_named(state, tmp_path, monkeypat
 def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
     path = tmp_path / "model.pt2"
     (error,) = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({})).errors
-    assert "this session trained it" in error.message
+    assert "session measured training" in error.message
     assert "--mode infer" in error.hint
     assert not path.exists()
 

@@ -125,7 +125,7 @@ def test_the_header_has_the_figure_the_settings_the_use_and_what_else_is_needed(
 def test_what_the_file_lacks_is_one_comment_and_said_in_its_header(catalog):
     for key, value in {**AROUND_LOSS, "data.transforms_on_device": True, "parallel.no_sync": True}.items():
         source = python_source(catalog, {key: value}, "train", replace(PAIR, loss_form="model_batch", facts=LOADED))
-        lacks = rf"Not in this file: {key}: \w+\. It takes more code; advisor\.load applies it\."
+        lacks = rf"Not in this file: {key}: \w+\. It needs more code; advisor\.load applies it\."
         assert re.search(f"    # {lacks}\n", source)
         assert re.search(lacks, " ".join(ast.get_docstring(ast.parse(source)).split()))
         assert len(source.splitlines()) <= 40

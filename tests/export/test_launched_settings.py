@@ -113,7 +113,7 @@ def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, monke
 def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setitem(sys.modules, "accelerate.state", SimpleNamespace(is_initialized=lambda: True))
-    with pytest.warns(UserWarning, match="left out: Accelerate"):
+    with pytest.warns(UserWarning, match="left to Accelerate"):
         assert Tuning(DDP).prepare(*objects) == objects
     assert not distributed.is_initialized()
 

@@ -37,7 +37,7 @@ def test_what_is_missing_is_said(model):
     for objects in ((loader(),), (optimizer_of(model),), ()):
         with pytest.raises(TypeError, match=r"prepare\(\)"):
             tuning.prepare(*objects)
-    with pytest.raises(RuntimeError, match="is not prepared"):
+    with pytest.raises(RuntimeError, match="has not been prepared"):
         tuning.train_step(model, optimizer_of(model))
     tuning.prepare(model)
     with pytest.raises(RuntimeError, match="pass the optimizer too"):

@@ -169,8 +169,9 @@ def _guarded(*imported: tuple[str, str, int]) -> tuple[tuple[Any, str, Callable[
         (shutil, "rmtree", _remove_nothing_old),
         *((shutil, name, _copy_aside) for name in ("copyfile", "copy", "copy2")),
         *((os, name, _remove_nothing_old) for name in ("remove", "unlink", "rmdir")),
-        # torch.save calls this function. Scripts may have imported torch.save itself by name.
-        (torch.serialization, "_open_zipfile_writer", lambda make, file: make(_put_aside(file))),
+        (torch.serialization, "_open_zipfile_writer", functools.partial(_write_aside, 0)),  # torch.save calls it
+        (torch._C.ScriptModule, "save", functools.partial(_write_aside, 1)),
+        *((sys.modules[one], name, functools.partial(_write_aside, at)) for one, name, at in imported),
     ]
     return tuple((owner, name, _for_scripts(getattr(owner, name), guarded)) for owner, name, guarded in writers)
 
