@@ -209,7 +209,7 @@ def returned(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.numel()} numbers, not one"
     if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, but without a number `loss`"
+        return f"{type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, but without a number `loss`"
     if isinstance(value, tuple | list) and any(map(is_number, value)):
         return f"a {type(value).__name__} with several numbers: any of them could be the loss"
     return f"{type(value).__name__}, not a tensor"
