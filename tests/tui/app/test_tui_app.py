@@ -225,7 +225,7 @@ async def test_help_lists_the_keys_that_do_something_now_and_no_others(history) 
             text = " ".join(pane_text(app.screen.query_one(TextPane)).split())
             assert {key.id for key in KEYS if key.binding.tooltip in text} == {key.id for key in KEYS} & able
             assert footer <= able
-            assert "95 % where it was measured in turn" in text
+            assert "95 % if it was measured in turn" in text
             await pilot.press("escape")
             assert not isinstance(app.screen, TextScreen)
 
