@@ -2,7 +2,7 @@
 
 What it does: `blocks` checkpoints each block that the model repeats (the layers of a transformer): only the block's
 inputs are kept, and the backward pass runs the block again. `budget-0.5` is for compiled models: torch.compile keeps
-about half of the activations and chooses which ones to compute again. Names and state dict stay.
+about half of the activations and chooses which ones to compute again. Names and state dict do not change.
 
 Why it helps: Activations fill most of the memory. Without them a larger batch, sequence or model fits.
 

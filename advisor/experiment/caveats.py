@@ -109,7 +109,7 @@ def of_failures(known: Known) -> Iterator[tuple[str, str]]:
         if not settings and late:
             yield f"there was too little time to measure your own settings again: {reason}; raise --budget", "baseline"
         elif not settings and not runs[-1].measured:
-            advice = "let the target be built and run any number of times"
+            advice = "make sure that the target can be built and run more than once"
             yield f"your own settings failed when they were measured again: {reason}; {advice}", "baseline"
         if len(settings) < 2 or reason in (SKIPPED, ENDED):
             continue
@@ -146,7 +146,7 @@ def unfinished(bench: Bench) -> str:
 
 
 def left_out(known: Known, bench: Bench) -> Iterator[tuple[Candidate, str]]:
-    """The candidates that were not measured themselves, with the reasons."""
+    """The candidates that have no measurement of their own, each with the reason."""
     for candidate in known.plan.candidates:
         if known.record(candidate) is None:
             yield candidate, why_not(known, candidate) or _too_late(known, candidate, bench)

@@ -189,7 +189,7 @@ class Known:
 
     @cached_property
     def _best_shown(self) -> Settings:
-        """The best that is shown to be better: the stack or an equally good part, else another part or former stack."""
+        """The best of what beats the baseline: the stack or an equally good part, else another part or former stack."""
         best, took_turns = self.stack, self.judge.took_turns
         if self.pending or not best:
             return best
@@ -349,9 +349,9 @@ class Known:
         """Whether a combination replaces another.
 
         One that turns have shown to be better replaces the baseline, even if earlier runs left it open. A whole new
-        stack needs only a better estimate, unless it has a setting that was left out before. One more setting or
-        another value needs its interval, and a small gain two runs of each. An equally good part wins after two runs of
-        each, since it is simpler. An accepted setting joins unless it makes the whole worse, and then stays.
+        stack needs only a better estimate, unless it has a setting that was left out before. One added or
+        changed setting needs an interval above 1; a small gain also needs two runs of each. An equally good part wins
+        after two runs of each, since it is simpler. An accepted setting joins unless it makes the whole worse, and then stays.
         """
         if not old and self.judge.took_turns(new) and self.may_recommend(new):
             return True

@@ -87,7 +87,7 @@ class Plan:
         """Whether an expert would use a candidate without asking: it is usual, or it undoes a bad habit."""
         recipe = self.recipe(candidate)
         ends = candidate.value == recipe.default != self.facts.current(recipe.key, recipe.default)
-        undoes = recipe.habit and ends and not recipe.usual  # its default is good
+        undoes = recipe.habit and ends and not recipe.usual  # no usual values: the default is the good one
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or undoes
 
     @cached

@@ -25,7 +25,7 @@ class ScalingRow:
     straggler_share: float | None = None
     peak_reserved_bytes: tuple[int, ...] = ()
     rank_ms: tuple[float, ...] = ()
-    loss_difference: float | None = None  # the largest relative difference of the first losses from one GPU's
+    loss_difference: float | None = None  # the largest relative difference between the first losses and one GPU's
     runs: int = 0
 
     @property

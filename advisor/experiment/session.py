@@ -222,7 +222,7 @@ class Session:
         for problem in self.catalog.problems:
             self._reporter.warn(f"a recipe could not be loaded: {problem}")
         if self._past_session is not None and self._past_session.damage:
-            self._reporter.post(events.Said(self._past_session.damage, "warning"))  # the journal shows it by itself
+            self._reporter.post(events.Said(self._past_session.damage, "warning"))  # not saved: the journal shows it
         decisions, values = self._reporter.decisions()
         for recipe, decision in decisions.items():
             self._reporter.post(events.Decided(recipe, decision, values.get(recipe)))  # the journal has it already

@@ -164,7 +164,7 @@ class HeadlessReporter:
         return f"together: {settings}  {effect}"
 
     def _gain(self, result: TrialResult, comparison: Comparison | None) -> str:
-        """The gain in terms of the session's goal. A speed-up that is a clear change has its verdict added."""
+        """The gain in terms of the session's goal. The verdict follows a speed-up if that is a clear change."""
         if (by := self.state.yardstick) and not by.goal.by_time:
             return by.effect(result, comparison)
         words = format_ratio(comparison)

@@ -127,7 +127,7 @@ def own_calls(stack: str) -> str:
     """The user's innermost calls in a stack, after a line that introduces them; empty if there are none."""
     calls = [line for line in stack.splitlines() if line.startswith('  File "') and '"<string>"' not in line]
     own = [line for line in calls if not is_library(line.split('"')[1])][:CALLS_TOLD]
-    return "\n".join(("When its time was over it was here, the innermost call first:", *own)) if own else ""
+    return "\n".join(("At the time limit it was in these calls, innermost first:", *own)) if own else ""
 
 
 def last_words(path: str) -> str:

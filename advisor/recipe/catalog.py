@@ -301,7 +301,7 @@ def _proposed(recipe: Recipe, facts: Facts) -> Sequence[Value] | Skip:
 
 
 def _from_rung(values: list[Value], current: Value) -> list[Value]:
-    """The values of a ladder above the person's present value; the values below it if it is the highest."""
+    """The values of a ladder that are above the present value; if there are none, the values below it."""
     numbers = [value for value in values if not isinstance(value, str)]
     if isinstance(current, str) or len(numbers) < len(values):
         return values

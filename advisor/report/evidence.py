@@ -257,7 +257,7 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 
 
 def habits_section(state: SessionState, catalog: Catalog | None) -> Section:
-    """Lines that make the host wait for the device, and the times of several ways to do the same thing."""
+    """The lines that make the host wait for the device, and each habit's step time beside its alternatives'."""
     profile = state.profile
     places = (profile and profile.sync_places) or ()
     waits = [(one.place, Code(one.text), format_count(one.calls_per_step), format_ms(one.blocked_ms)) for one in places]

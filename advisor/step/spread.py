@@ -118,7 +118,7 @@ class ShareOfBatches:
             yield (batch * self.ranks)[self.rank * size : (self.rank + 1) * size]
 
     def of_like_lengths(self, drawn: Iterator[list[Any]], lengths: list[int]) -> Iterator[list[Any]]:
-        """Yield batches of samples with similar lengths, each in the order for its division among the ranks."""
+        """Yield batches of samples with similar lengths, ordered so that each rank's part has all lengths."""
         while bucket := list(itertools.islice(drawn, BATCHES_IN_A_BUCKET)):
             samples = iter(sorted(itertools.chain.from_iterable(bucket), key=lengths.__getitem__))
             alike = [list(itertools.islice(samples, len(batch))) for batch in bucket]

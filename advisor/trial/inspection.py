@@ -115,7 +115,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
 
     Batch size and threads are not included, since they have no value that means "off".
     """
-    # Environment variables decided these two before the process started.
+    # The two allocators were chosen by these environment variables before the process started.
     preloaded = os.environ.get("LD_PRELOAD", "")
     allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     types = {str(p.dtype).removeprefix("torch.") for p in loop.model.parameters() if p.is_floating_point()}

@@ -148,4 +148,4 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
     assert run.started.count("combination, in turns") == 1
     (warning,) = warnings(run)
     assert warning.startswith("your own settings failed when they were measured again: the port is taken")
-    assert "let the target be built and run any number of times" in warning
+    assert "make sure that the target can be built and run more than once" in warning

@@ -155,7 +155,7 @@ class MoveTrials:
         return bench.wait_until_compiled(move.name, bench.budget.left_s - self._reserve_s_beside(move, known))
 
     def _trial(self, move: Move, known: Known) -> Evidence:
-        """Run one trial. If its stack compiles nothing, the compiled form is compiled beside it for the next trial."""
+        """Run one trial. If its settings need no compiler, compile the next trial's code at the same time."""
         bench, spec = self.bench, self._spec(move, known)
         coming = compiled_next(known, move.settings) if move.kind is Kind.STACK else BASELINE
         possible = not bench.catalog.compiles(move.settings) and bench.budget.has_to_compile(coming)

@@ -364,7 +364,7 @@ class RankSearch(Trials[Scaling]):
         return known
 
     def measure(self, move: Move, known: Scaling) -> Evidence:
-        """Run the trial of a move, or as many of its turns as there is time for."""
+        """Run the trial of a move. For a move of turns, alternate runs with the baseline while there is time."""
         if move.kind is not Kind.TURNS:
             return Evidence(runs=((move.settings, self._run(move.settings)),))
         return in_turn(known.judge, move.settings, self._run, lambda *each: self._has_time(len(each)))

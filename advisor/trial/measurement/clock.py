@@ -229,7 +229,7 @@ def warm_up(
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
     The first step may compile for minutes. ``at_least`` more steps always run. The ``earlier`` steps count towards the
-    limit, each as the shorter of ``earlier_step_s`` and the first step. If they used it up, one step is enough.
+    limit, each as the shorter of ``earlier_step_s`` and the first step. If they used it up, no window is run.
     """
     start = time.perf_counter()
     first = clock.run(1)

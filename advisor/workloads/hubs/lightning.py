@@ -85,7 +85,7 @@ def _workload(pytorch: Any, module: Any, trainer: Any, spec: TargetSpec, notes: 
     trainer.strategy.setup_optimizers(trainer)
     # A LightningOptimizer wraps the optimizer.
     optimizers = [getattr(one, "optimizer", one) for one in trainer.strategy.optimizers]
-    if not any(one.param_groups for one in optimizers):  # Lightning's stand-in for no optimizer
+    if not any(one.param_groups for one in optimizers):  # Lightning's mock optimizer has no parameter groups
         raise TargetError(
             f"{type(module).__name__}.configure_optimizers returns no optimizer.",
             "Return one, or return (module, loader, loss, optimizer) from a build() of your own.",
