@@ -351,7 +351,7 @@ class Known:
         One that turns have shown to be better replaces the baseline, even if earlier runs left it open. A whole new
         stack needs only a better estimate, unless it has a setting that was left out before. One added or
         changed setting needs an interval above 1; a small gain also needs two runs of each. An equally good part wins
-        after two runs of each, since it is simpler. An accepted setting joins unless it makes the whole worse, and then stays.
+        after two runs, since it is simpler. An accepted setting joins unless it makes the whole worse, and then stays.
         """
         if not old and self.judge.took_turns(new) and self.may_recommend(new):
             return True
