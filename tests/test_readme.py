@@ -149,10 +149,10 @@ def commands_for_ci(heading):
 
 def test_the_commands_that_people_copy_are_there_and_are_what_ci_runs():
     assert "pip install . && perf-advisor demo" in README.splitlines()
-    assert "pip install -e '.[dev]' && pytest" in README.splitlines()
+    assert "pip install -e '.[dev]' && pytest -n 2" in README.splitlines()
     tried = ["pip install .", "perf-advisor demo", "perf-advisor examples/train.py -- --epochs 1"]
     assert commands_for_ci("Try it") == tried
-    assert commands_for_ci("Documents") == ["pip install -e '.[dev]'", "pytest"]
+    assert commands_for_ci("Documents") == ["pip install -e '.[dev]'", "pytest -n 2"]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert all(f'readme_commands.py "{heading}"' in ci for heading in ("Try it", "Documents"))
     assert "\nrun python -m pytest " in ci
