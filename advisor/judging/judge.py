@@ -130,7 +130,7 @@ class Judge:
 
     @property
     def apart(self) -> float:
-        """How much faster the fastest run that changed nothing was than the slowest, as a share."""
+        """The spread of the runs that changed nothing: by which share the fastest was faster than the slowest."""
         found = [speed(run)[1] for run in self._timed_unchanged]
         return max(found) / min(found) - 1
 

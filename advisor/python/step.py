@@ -99,13 +99,13 @@ class StepText:
         train, script = kind == "train", self.workload.place is not None
         gives = len(self.workload.place.gives) if self.workload.place else 0
         graph = plan.cuda_graph is True and plan.accumulate == 1 and batch != "object"
-        simple = batch in ("list", "tensor") and plan.accumulate == 1 and plan.zero_grad != "zeros"
+        plain = batch in ("list", "tensor") and plan.zero_grad != "zeros" and plan.strategy != "ddp"
         inside = graph and plan.mode == Mode.TRAIN and (kind == "own" or self.captures_update)
         several = graph or plan.device_prefetch or plan.converts_batches or self.transforms  # too long for one line
         blocks = {name for name, _ in self.workload.facts.repeated_blocks} if self.workload.facts else set[str]()
         holds = {
             "graph": graph,
-            "around": plan.cuda_graph == AROUND_LOSS and self.form == "output_target" and simple,
+            "around": plan.cuda_graph == AROUND_LOSS and self.form == "output_target" and plain,
             "script": script,
             "gives_one": gives == 1,
             "gives_several": gives > 1,

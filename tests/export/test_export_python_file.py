@@ -129,6 +129,8 @@ def test_what_the_file_lacks_is_one_comment_and_said_in_its_header(catalog):
         assert re.search(f"    # {lacks}\n", source)
         assert re.search(lacks, " ".join(ast.get_docstring(ast.parse(source)).split()))
         assert len(source.splitlines()) <= 40
+    for other in ({"step.zero_grad": "zeros"}, {"parallel.strategy": "ddp"}):
+        assert "make_graphed_callables" not in python_source(catalog, {**AROUND_LOSS, **other}, "train", PAIR)
 
 
 def test_settings_of_recipes_that_left_are_not_exported(catalog):
